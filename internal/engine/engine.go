@@ -1,0 +1,254 @@
+// Package engine holds what jobs, worker and every database engine share: plain rows and the interfaces of the
+// life-cycle steps. It imports no driver and nothing of this module.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var (
+	ErrLeaseLost   = errors.New("jobgen: lease lost: the job was taken back from this worker")
+	ErrNotMigrated = errors.New("jobgen: the database has no jobgen tables, or an older form of them: run jobs.Migrate or `jobctl migrate up`")
+	// ErrUnknown: the connection ended before the answer came, so the statement may have taken effect.
+	ErrUnknown = errors.New("jobgen: outcome unknown")
+)
+
+// ValueError is the database's refusal of a value in a statement, as opposed to its being away or busy. The same
+// statement fails again; without that value it would not.
+type ValueError struct{ Err error }
+
+func (e *ValueError) Error() string { return e.Err.Error() }
+func (e *ValueError) Unwrap() error { return e.Err }
+
+// Insert is what the jobs of one enqueue have in common.
+type Insert struct {
+	Queue, Kind string
+	Version     int
+	Priority    int
+	MaxAttempts int
+	At          time.Time     // zero: now
+	In          time.Duration // from now, by the database's clock; the later of the two counts
+	Headers     []byte        // a JSON object, or nil
+}
+
+// Element is what each job of an enqueue has of its own.
+type Element struct {
+	Key     string // "": none
+	Payload []byte
+}
+
+// Inserted answers for one Element. Existing: this call enqueued nothing, the key's job or result was there already.
+type Inserted struct {
+	ID       int64
+	Existing bool
+}
+
+// State is what is known of a job: its status while it is in jobs, its result once there is one.
+type State struct {
+	Status    string // "": not in jobs
+	Finished  bool   // a result is on record
+	Result    []byte // nil: finished without a value
+	Attempt   int
+	LastError string
+}
+
+// Producer is what an application's connection can do.
+type Producer interface {
+	// Enqueue inserts all or none, in one statement as a rule, and answers in the order given.
+	Enqueue(ctx context.Context, in Insert, elements []Element) ([]Inserted, error)
+	// State reads by key if there is one, else by id.
+	State(ctx context.Context, kind string, id int64, key string) (State, error)
+}
+
+// Claimed is a job as a claim gives it.
+type Claimed struct {
+	ID, Fence            int64
+	Queue, Kind, Key     string
+	Version, Priority    int
+	Attempt, MaxAttempts int
+	Crashes              int
+	Recorded             bool // the key's result is on record already: there is nothing to do
+	RunAt                time.Time
+	Payload, Headers     []byte
+}
+
+// Hold is what a process has of a job after a claim.
+type Hold struct{ ID, Fence int64 }
+
+// Success is a hold whose handler succeeded. Record: write a job_result row, which lives for Keep.
+type Success struct {
+	Hold
+	Record bool
+	Result []byte // JSON; nil: none
+	Keep   time.Duration
+}
+
+// Failure is a hold whose attempt failed.
+type Failure struct {
+	Hold
+	Delay     time.Duration // until the next attempt
+	Permanent bool          // dead, whatever attempts are left
+	Error     string
+}
+
+// Failed answers for one Failure that was a current hold.
+type Failed struct {
+	ID   int64
+	Dead bool
+}
+
+// Mark is how far a worker has looked into one range of a queue.
+type Mark struct {
+	Queue    string
+	Priority int
+	At       time.Time
+	ID       int64
+}
+
+// Kind is a kind a worker handles and the newest payload version of it that it can read.
+type Kind struct {
+	Name    string
+	Version int
+}
+
+// Worker is a process as the database knows it.
+type Worker struct {
+	ID     uuid.UUID
+	Host   string
+	PID    int
+	Build  string
+	Queues []string
+	Kinds  []Kind
+}
+
+// Beat is the answer to a heartbeat.
+type Beat struct {
+	Renewed bool
+	Fleet   int       // workers whose lease stands
+	Now     time.Time // the database's clock
+	Gone    []int64   // ids of the holds named that are no longer this worker's
+}
+
+// Lost is a worker that has just been marked lost.
+type Lost struct {
+	ID       uuid.UUID
+	Host     string
+	PID      int
+	LastBeat time.Time
+}
+
+// Reclaimed is a job taken back from a lost worker.
+type Reclaimed struct {
+	ID          int64
+	Queue, Kind string
+	Crashes     int
+	Worker      uuid.UUID
+	Dead        bool
+}
+
+// Store is what a worker needs of a database: one method for each step of a job's life.
+type Store interface {
+	// Check tells whether the database is there, migrated and writable.
+	Check(ctx context.Context) error
+	Register(ctx context.Context, w Worker, lease time.Duration) error
+	// Leave removes the worker if it holds nothing any more; otherwise marks it lost, so that the rest is taken back.
+	Leave(ctx context.Context, id uuid.UUID) error
+	Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, holds []Hold) (Beat, error)
+
+	// Claim takes up to n jobs from the marks on, in the order of the marks, and tells the database's time if it took any.
+	Claim(ctx context.Context, w *Worker, marks []Mark, sweep bool, n int) ([]Claimed, time.Time, error)
+	SuspectWaiting(ctx context.Context, w *Worker) (bool, error)
+	ClaimSuspect(ctx context.Context, w *Worker) ([]Claimed, error)
+	// NextDue tells how long until a job scheduled for later is due, at most within.
+	NextDue(ctx context.Context, marks []Mark, within time.Duration) (time.Duration, error)
+
+	// Complete, Fail and Release take current holds only and answer with those that were.
+	Complete(ctx context.Context, id uuid.UUID, done []Success) ([]int64, error)
+	Fail(ctx context.Context, id uuid.UUID, failed []Failure) ([]Failed, error)
+	Release(ctx context.Context, id uuid.UUID, holds []Hold) ([]int64, error)
+
+	// MarkLost judges the workers whose lease has run out; Reclaim takes back what lost workers hold, at most n.
+	MarkLost(ctx context.Context) ([]Lost, error)
+	Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Duration, orphans bool) ([]Reclaimed, error)
+	// Purge removes some of what has expired and tells whether there is more.
+	Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (more bool, err error)
+
+	// Sleep says that the worker is idle and wants to be woken; Awake takes it back.
+	Sleep(ctx context.Context, w *Worker) error
+	Awake(ctx context.Context, id uuid.UUID) error
+	// Listen calls ready once it hears and woken for each wake-up of the worker, until ctx ends or the connection does.
+	Listen(ctx context.Context, id uuid.UUID, ready, woken func()) error
+
+	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. fn gets a finish to call
+	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
+	// stale, and with ErrUnknown if the answer to COMMIT was lost.
+	InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(Success) error) error) error
+	// TxType is the type of tx in InTx.
+	TxType() reflect.Type
+	Close()
+}
+
+// Job is a row of jobs for a person to look at.
+type Job struct {
+	ID          int64             `json:"id"`
+	Status      string            `json:"status"`
+	Queue       string            `json:"queue"`
+	Kind        string            `json:"kind"`
+	Key         string            `json:"key,omitempty"`
+	Version     int               `json:"version"`
+	Priority    int               `json:"priority"`
+	Attempt     int               `json:"attempt"`
+	MaxAttempts int               `json:"max_attempts"`
+	Crashes     int               `json:"crashes"`
+	RunAt       time.Time         `json:"run_at"`
+	CreatedAt   time.Time         `json:"created_at"`
+	ClaimedAt   *time.Time        `json:"claimed_at,omitempty"`
+	WorkerID    *uuid.UUID        `json:"worker_id,omitempty"`
+	LastError   string            `json:"last_error,omitempty"`
+	Payload     json.RawMessage   `json:"payload,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+}
+
+// Result is a row of job_result for a person to look at.
+type Result struct {
+	Kind       string          `json:"kind"`
+	Key        string          `json:"key"`
+	JobID      int64           `json:"job_id"`
+	Result     json.RawMessage `json:"result,omitempty"`
+	FinishedAt *time.Time      `json:"finished_at,omitempty"`
+	ExpiresAt  *time.Time      `json:"expires_at,omitempty"`
+}
+
+// Attempt is a row of job_attempt.
+type Attempt struct {
+	Attempt   int       `json:"attempt"`
+	Fence     int64     `json:"fence"`
+	WorkerID  uuid.UUID `json:"worker_id"`
+	StartedAt time.Time `json:"started_at"`
+	EndedAt   time.Time `json:"ended_at"`
+	Outcome   string    `json:"outcome"`
+	Error     string    `json:"error"`
+}
+
+// Filter selects jobs; what is empty selects all.
+type Filter struct {
+	Statuses, Kinds, Queues []string
+	IDs                     []int64
+}
+
+// Operator is what jobctl needs of a database.
+type Operator interface {
+	Check(ctx context.Context) error
+	// List reads jobs from the newest id below before down.
+	List(ctx context.Context, f Filter, before int64, n int) ([]Job, error)
+	// Show finds a job and all that is on record of it; both are nil if nothing is.
+	Show(ctx context.Context, id int64) (*Job, *Result, []Attempt, error)
+	// Requeue gives up to n dead jobs a fresh start and answers with their ids.
+	Requeue(ctx context.Context, f Filter, n int) ([]int64, error)
+}

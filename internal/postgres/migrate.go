@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/schema"
+)
+
+// Migration is one step of the schema. AppliedAt is zero while it waits.
+type Migration struct {
+	Version   int64
+	Name      string
+	AppliedAt time.Time
+}
+
+// Migrate brings the schema up to this library's version and returns the steps it took. Any number of processes may call
+// it at once: one works, the others wait for it. It uses a connection of its own beside the pool's.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
+	var done []Migration
+	err := migrating(ctx, pool, func(p *goose.Provider) error {
+		results, err := p.Up(ctx)
+		for _, r := range results {
+			done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path})
+		}
+		return err
+	})
+	return done, err
+}
+
+// Migrations lists all steps.
+func Migrations(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
+	var all []Migration
+	err := migrating(ctx, pool, func(p *goose.Provider) error {
+		status, err := p.Status(ctx)
+		for _, s := range status {
+			all = append(all, Migration{Version: s.Source.Version, Name: s.Source.Path, AppliedAt: s.AppliedAt})
+		}
+		return err
+	})
+	return all, err
+}
+
+// migrating calls fn under the migration lock, which is the session's and so ends with the connection.
+func migrating(ctx context.Context, pool *pgxpool.Pool, fn func(*goose.Provider) error) (err error) {
+	config := pool.Config()
+	if config.BeforeConnect != nil {
+		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+			return err
+		}
+	}
+	lock, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return explain(err)
+	}
+	defer lock.Close(context.WithoutCancel(ctx))
+	q := gen.New(lock)
+	if err := q.LockMigrations(ctx); err != nil {
+		return explain(err)
+	}
+	if err := checkVersion(ctx, q); err != nil && !errors.Is(err, engine.ErrNotMigrated) {
+		return err
+	}
+	if err := q.CreateSchema(ctx); err != nil {
+		return explain(err)
+	}
+	db := stdlib.OpenDB(*config.ConnConfig)
+	defer func(db *sql.DB) { err = errors.Join(err, db.Close()) }(db)
+	migrations, err := fs.Sub(schema.Postgres, "postgres")
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations, goose.WithTableName("jobgen.schema_version"))
+	if err != nil {
+		return err
+	}
+	return explain(fn(p))
+}
+
+// checkVersion compares the schema in the database with the one this library was built for.
+func checkVersion(ctx context.Context, q *gen.Queries) error {
+	need := newest()
+	have, err := q.SchemaVersion(ctx)
+	switch {
+	case err != nil:
+		return explain(err)
+	case have.Version > need:
+		return fmt.Errorf("jobgen: the database has schema version %d and this program knows %d; deploy a program built with a newer jobgen", have.Version, need)
+	case have.ReadOnly:
+		return errors.New("jobgen: the database is read-only (a standby, or default_transaction_read_only is on); connect to the primary")
+	case have.Version < need:
+		return fmt.Errorf("%w (it has version %d, this program needs %d)", engine.ErrNotMigrated, have.Version, need)
+	}
+	return nil
+}
+
+// newest is the number of the last migration in the embedded files.
+func newest() (version int64) {
+	names, _ := fs.Glob(schema.Postgres, "postgres/*.sql")
+	for _, name := range names {
+		if v, err := goose.NumericComponent(name); err == nil {
+			version = max(version, v)
+		}
+	}
+	return version
+}

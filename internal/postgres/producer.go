@@ -1,0 +1,165 @@
+// Package postgres implements the engine over the statements of gen/postgres; it is the only package that imports them.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// Producer enqueues on a connection, pool or transaction of the application.
+type Producer struct{ DB gen.DBTX }
+
+var _ engine.Producer = Producer{}
+
+// Enqueue upholds G1 and G6: one statement, and for a taken key a second one that tells by what.
+func (p Producer) Enqueue(ctx context.Context, in engine.Insert, elements []engine.Element) ([]engine.Inserted, error) {
+	switch {
+	case len(elements) == 0:
+		return nil, nil
+	case len(elements) == 1:
+		one, err := p.enqueueOne(ctx, in, elements[0])
+		return []engine.Inserted{one}, translate(err)
+	}
+	out, err := p.enqueueMany(ctx, in, elements)
+	return out, translate(err)
+}
+
+func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Element) (engine.Inserted, error) {
+	if e.Key != "" {
+		return p.enqueueKeyed(ctx, in, e)
+	}
+	row, err := gen.New(p.DB).Enqueue(ctx, gen.EnqueueParams{
+		Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Payload: e.Payload, Headers: in.Headers,
+		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+	})
+	return engine.Inserted{ID: row.ID}, err
+}
+
+// keyTries bounds how often an enqueue starts over because the key's row was purged or finished between two of its
+// statements; each round needs another transaction to win that race again.
+const keyTries = 100
+
+func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.Element) (engine.Inserted, error) {
+	q := gen.New(p.DB)
+	for range keyTries {
+		row, err := q.EnqueueKeyed(ctx, gen.EnqueueKeyedParams{
+			Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: e.Payload, Headers: in.Headers,
+			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+		})
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return engine.Inserted{ID: row.ID}, err
+		}
+		state, err := q.KeyState(ctx, gen.KeyStateParams{Kind: in.Kind, Key: e.Key})
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			continue // purged meanwhile
+		case err != nil:
+			return engine.Inserted{}, err
+		case state.Status == "dead":
+			row, err := q.Revive(ctx, gen.ReviveParams{
+				ID: state.JobID, Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: e.Payload,
+				Headers: in.Headers, Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+			})
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return engine.Inserted{ID: row.ID}, err
+			}
+		case state.Expired, state.Status == "" && !state.Finished:
+			if _, err := q.ForgetKey(ctx, gen.ForgetKeyParams{Kind: in.Kind, Key: e.Key, JobID: state.JobID}); err != nil {
+				return engine.Inserted{}, err
+			}
+		default:
+			return engine.Inserted{ID: state.JobID, Existing: true}, nil
+		}
+	}
+	return engine.Inserted{}, fmt.Errorf("jobgen: key %q of %s changed hands %d times while it was being enqueued; try again", e.Key, in.Kind, keyTries)
+}
+
+func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []engine.Element) ([]engine.Inserted, error) {
+	q := gen.New(p.DB)
+	out := make([]engine.Inserted, len(elements))
+	payloads := make([][]byte, len(elements))
+	for i, e := range elements {
+		payloads[i] = e.Payload
+	}
+	if elements[0].Key == "" {
+		ids, err := q.EnqueueMany(ctx, gen.EnqueueManyParams{
+			Payloads: payloads, Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Headers: in.Headers,
+			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(), Wake: wake(len(elements)),
+		})
+		for i, id := range ids {
+			out[i].ID = id
+		}
+		return out, err
+	}
+	keys := make([]string, len(elements))
+	for i, e := range elements {
+		keys[i] = e.Key
+	}
+	rows, err := q.EnqueueManyKeyed(ctx, gen.EnqueueManyKeyedParams{
+		Keys: keys, Payloads: payloads, Kind: in.Kind, Queue: in.Queue, Version: int32(in.Version), Headers: in.Headers,
+		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(), Wake: wake(len(elements)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var taken []string
+	for i, r := range rows {
+		if out[i].ID = r.ID; !r.Inserted {
+			out[i].ID, taken = 0, append(taken, keys[i])
+		}
+	}
+	if len(taken) == 0 {
+		return out, nil
+	}
+	states, err := q.KeyStates(ctx, gen.KeyStatesParams{Kind: in.Kind, Keys: taken})
+	if err != nil {
+		return nil, err
+	}
+	waiting := make(map[string]int64, len(states))
+	for _, s := range states {
+		if !s.Expired && (s.Finished || s.Status == "queued" || s.Status == "running") {
+			waiting[s.Key] = s.JobID
+		}
+	}
+	for i, e := range elements {
+		if out[i].ID != 0 {
+			continue
+		}
+		if id, ok := waiting[e.Key]; ok {
+			out[i] = engine.Inserted{ID: id, Existing: true}
+		} else if out[i], err = p.enqueueKeyed(ctx, in, e); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// wake is how many idle workers n jobs are worth waking: one for each batch that a worker starts at once.
+func wake(n int) int32 { return int32(n/100 + 1) }
+
+func at(in engine.Insert) *time.Time {
+	if in.At.IsZero() {
+		return nil
+	}
+	return &in.At
+}
+
+func (p Producer) State(ctx context.Context, kind string, id int64, key string) (engine.State, error) {
+	q := gen.New(p.DB)
+	if key == "" {
+		row, err := q.JobState(ctx, gen.JobStateParams{ID: id, Kind: kind})
+		return engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}, translate(err)
+	}
+	row, err := q.KeyState(ctx, gen.KeyStateParams{Kind: kind, Key: key})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return engine.State{}, nil
+	}
+	return engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}, translate(err)
+}

@@ -1,0 +1,281 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// storeConns: one each for claim, outcomes, heartbeat and upkeep, so that none of them waits for another or for the
+// application's handlers. The listener takes one out of the pool for good and is not counted.
+const storeConns = 4
+
+// Store is a worker's side of the database. It works on a small pool of its own; transactional handlers get their
+// transaction from the application's pool.
+type Store struct {
+	app  *pgxpool.Pool
+	pool *pgxpool.Pool
+	q    *gen.Queries
+}
+
+var _ engine.Store = (*Store)(nil)
+
+// TxType is the type of the transaction that transactional handlers get.
+func TxType() reflect.Type { return reflect.TypeFor[pgx.Tx]() }
+
+func (s *Store) TxType() reflect.Type { return TxType() }
+
+// Open makes a worker's store. The caller closes it.
+func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
+	config := app.Config()
+	config.MaxConns, config.MinConns, config.MinIdleConns = storeConns, 0, 0
+	config.ConnConfig.RuntimeParams["application_name"] = "jobgen worker"
+	after := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		if after != nil {
+			if err := after(ctx, c); err != nil {
+				return err
+			}
+		}
+		return gen.New(c).Session(ctx)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{app: app, pool: pool, q: gen.New(pool)}, nil
+}
+
+func (s *Store) Close() { s.pool.Close() }
+
+func (s *Store) Check(ctx context.Context) error { return checkVersion(ctx, s.q) }
+
+func (s *Store) Register(ctx context.Context, w engine.Worker, lease time.Duration) error {
+	names, _ := kinds(&w)
+	return translate(s.q.Register(ctx, gen.RegisterParams{
+		ID: w.ID, Host: w.Host, Pid: int32(w.PID), Build: w.Build, Queues: w.Queues, Kinds: names, LeaseUs: lease.Microseconds(),
+	}))
+}
+
+func (s *Store) Leave(ctx context.Context, id uuid.UUID) error {
+	n, err := s.q.Leave(ctx, id)
+	if err == nil && n == 0 {
+		err = s.q.GiveUp(ctx, id)
+	}
+	return translate(err)
+}
+
+func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, holds []engine.Hold) (engine.Beat, error) {
+	ids, fences := split(holds)
+	row, err := s.q.Heartbeat(ctx, gen.HeartbeatParams{WorkerID: id, LeaseUs: lease.Microseconds(), Ids: ids, Fences: fences})
+	return engine.Beat{Renewed: row.Renewed, Fleet: int(row.Fleet), Now: row.DbNow, Gone: row.Gone}, translate(err)
+}
+
+func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
+	names, versions := kinds(w)
+	arg := gen.ClaimParams{WorkerID: w.ID, Kinds: names, Versions: versions, N: int32(n), Sweep: sweep}
+	for _, m := range marks {
+		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
+		arg.MarkAts, arg.MarkIds = append(arg.MarkAts, m.At), append(arg.MarkIds, m.ID)
+	}
+	rows, err := s.q.Claim(ctx, arg)
+	if err != nil || len(rows) == 0 {
+		return nil, time.Time{}, translate(err)
+	}
+	out := make([]engine.Claimed, len(rows))
+	for i := range rows {
+		out[i] = claimed(&rows[i])
+	}
+	return out, rows[0].DbNow, nil
+}
+
+func (s *Store) SuspectWaiting(ctx context.Context, w *engine.Worker) (bool, error) {
+	names, versions := kinds(w)
+	is, err := s.q.SuspectWaiting(ctx, gen.SuspectWaitingParams{Queues: w.Queues, Kinds: names, Versions: versions})
+	return is, translate(err)
+}
+
+func (s *Store) ClaimSuspect(ctx context.Context, w *engine.Worker) ([]engine.Claimed, error) {
+	names, versions := kinds(w)
+	rows, err := s.q.ClaimSuspect(ctx, gen.ClaimSuspectParams{WorkerID: w.ID, Queues: w.Queues, Kinds: names, Versions: versions})
+	var out []engine.Claimed
+	for _, r := range rows {
+		out = append(out, claimed((*gen.ClaimRow)(&r)))
+	}
+	return out, translate(err)
+}
+
+func claimed(r *gen.ClaimRow) engine.Claimed {
+	c := engine.Claimed{
+		ID: r.ID, Fence: r.Fence, Queue: r.Queue, Kind: r.Kind, Version: int(r.Version), Priority: int(r.Priority),
+		Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), Recorded: r.Recorded,
+		RunAt: r.RunAt, Payload: r.Payload, Headers: r.Headers,
+	}
+	if r.Key != nil {
+		c.Key = *r.Key
+	}
+	return c
+}
+
+func (s *Store) NextDue(ctx context.Context, marks []engine.Mark, within time.Duration) (time.Duration, error) {
+	arg := gen.NextDueParams{WithinUs: within.Microseconds()}
+	for _, m := range marks {
+		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
+	}
+	us, err := s.q.NextDue(ctx, arg)
+	return time.Duration(us) * time.Microsecond, translate(err)
+}
+
+func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {
+	return complete(ctx, s.q, id, done)
+}
+
+// complete takes outcomes that leave a record or outcomes that leave none, not both in one call.
+func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success) ([]int64, error) {
+	ids, fences := make([]int64, len(done)), make([]int64, len(done))
+	for i, d := range done {
+		ids[i], fences[i] = d.ID, d.Fence
+	}
+	if !done[0].Record {
+		ended, err := q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id})
+		return ended, translate(err)
+	}
+	results, keep := make([]string, len(done)), make([]int64, len(done))
+	for i, d := range done {
+		results[i], keep[i] = string(d.Result), d.Keep.Microseconds()
+	}
+	rows, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep})
+	if err != nil {
+		return nil, translate(err)
+	}
+	ended := make([]int64, len(rows))
+	for i, r := range rows {
+		ended[i] = r.ID
+	}
+	return ended, nil
+}
+
+func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure) ([]engine.Failed, error) {
+	arg := gen.FailParams{WorkerID: id}
+	for _, f := range failed {
+		arg.Ids, arg.Fences = append(arg.Ids, f.ID), append(arg.Fences, f.Fence)
+		arg.DelaysUs = append(arg.DelaysUs, f.Delay.Microseconds())
+		arg.Permanents, arg.Errors = append(arg.Permanents, f.Permanent), append(arg.Errors, f.Error)
+	}
+	rows, err := s.q.Fail(ctx, arg)
+	out := make([]engine.Failed, len(rows))
+	for i, r := range rows {
+		out[i] = engine.Failed{ID: r.ID, Dead: r.Dead}
+	}
+	return out, translate(err)
+}
+
+func (s *Store) Release(ctx context.Context, id uuid.UUID, holds []engine.Hold) ([]int64, error) {
+	ids, fences := split(holds)
+	back, err := s.q.Release(ctx, gen.ReleaseParams{Ids: ids, Fences: fences, WorkerID: id})
+	return back, translate(err)
+}
+
+func (s *Store) MarkLost(ctx context.Context) ([]engine.Lost, error) {
+	rows, err := s.q.MarkLost(ctx)
+	var out []engine.Lost
+	for _, r := range rows {
+		out = append(out, engine.Lost{ID: r.ID, Host: r.Host, PID: int(r.Pid), LastBeat: r.BeatAt})
+	}
+	return out, translate(err)
+}
+
+func (s *Store) Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Duration, orphans bool) ([]engine.Reclaimed, error) {
+	rows, err := s.q.Reclaim(ctx, gen.ReclaimParams{N: int32(n), MaxCrashes: int32(maxCrashes), BackoffUs: backoff.Microseconds(), Orphans: orphans})
+	var out []engine.Reclaimed
+	for _, r := range rows {
+		out = append(out, engine.Reclaimed{ID: r.ID, Queue: r.Queue, Kind: r.Kind, Crashes: int(r.Crashes), Worker: r.WorkerID, Dead: r.Dead})
+	}
+	return out, translate(err)
+}
+
+// purgeChunk bounds how many rows one purge removes, and so how long it holds their locks.
+const purgeChunk = 5000
+
+func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (bool, error) {
+	results, err := s.q.PurgeResults(ctx, purgeChunk)
+	if err != nil {
+		return false, translate(err)
+	}
+	attempts, err := s.q.PurgeAttempts(ctx, gen.PurgeAttemptsParams{KeepUs: keepAttempts.Microseconds(), N: purgeChunk})
+	if err != nil {
+		return false, translate(err)
+	}
+	if _, err := s.q.PurgeSamples(ctx, keepSamples.Microseconds()); err != nil {
+		return false, translate(err)
+	}
+	_, err = s.q.PurgeWorkers(ctx)
+	return results == purgeChunk || attempts == purgeChunk, translate(err)
+}
+
+func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {
+	return translate(s.q.Sleep(ctx, gen.SleepParams{Queues: w.Queues, WorkerID: w.ID}))
+}
+
+func (s *Store) Awake(ctx context.Context, id uuid.UUID) error { return translate(s.q.Awake(ctx, id)) }
+
+// listenCheck is how long a silent connection is trusted before it is asked whether it is alive.
+const listenCheck = 20 * time.Second
+
+func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken func()) error {
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return translate(err)
+	}
+	conn := pooled.Hijack()
+	defer conn.Close(context.WithoutCancel(ctx))
+	// LISTEN takes no parameter and sqlc no LISTEN: the one statement that is not under queries/.
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{"jobgen_" + id.String()}.Sanitize()); err != nil {
+		return translate(err)
+	}
+	ready()
+	for {
+		wait, cancel := context.WithTimeout(ctx, listenCheck)
+		_, err := conn.WaitForNotification(wait)
+		quiet := wait.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			woken()
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case quiet && !conn.IsClosed():
+			check, cancel := context.WithTimeout(ctx, listenCheck/4)
+			err := conn.Ping(check)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("listening connection is dead: %w", err)
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func kinds(w *engine.Worker) (names []string, versions []int32) {
+	for _, k := range w.Kinds {
+		names, versions = append(names, k.Name), append(versions, int32(k.Version))
+	}
+	return names, versions
+}
+
+func split(holds []engine.Hold) (ids, fences []int64) {
+	ids, fences = make([]int64, len(holds)), make([]int64, len(holds))
+	for i, h := range holds {
+		ids[i], fences[i] = h.ID, h.Fence
+	}
+	return ids, fences
+}

@@ -1,0 +1,119 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
+	"github.com/jobgen-go/jobgen/internal/storable"
+)
+
+// DB is what a job is enqueued on. *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn and pgx.Tx satisfy it as they are.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Producer enqueues with settings of its own: EnqueueX(ctx, p.On(tx), payload).
+type Producer struct {
+	// MaxPayload is the limit of a payload as JSON, in bytes; zero means the constant MaxPayload.
+	MaxPayload int
+}
+
+// On gives a DB that enqueues on db with p's settings.
+func (p *Producer) On(db DB) DB { return producerDB{db, p} }
+
+type producerDB struct {
+	DB
+	p *Producer
+}
+
+func unwrap(db DB) (DB, int) {
+	limit := 0
+	for {
+		p, ok := db.(producerDB)
+		if !ok {
+			break
+		}
+		if db = p.DB; limit == 0 {
+			limit = p.p.MaxPayload
+		}
+	}
+	if limit <= 0 {
+		limit = MaxPayload
+	}
+	return db, limit
+}
+
+func producer(db DB) engine.Producer { return postgres.Producer{DB: db} }
+
+// Enqueue stores one job, in db's transaction if it is one (G1). If the job's key is taken, it stores nothing and answers
+// with the job or the recorded result that is there (Ref.Existing); the dead job of a key it revives with the new
+// payload. What is wrong with the payload or an option comes back as *InvalidError.
+func Enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payload P, opts ...Option) (Ref[R], error) {
+	refs, err := enqueue(ctx, db, s, []P{payload}, opts)
+	if err != nil {
+		return Ref[R]{}, err
+	}
+	return refs[0], nil
+}
+
+// EnqueueMany is Enqueue for many payloads in one statement: all are stored or none. Ref i answers for payload i.
+func EnqueueMany[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, opts ...Option) ([]Ref[R], error) {
+	return enqueue(ctx, db, s, payloads, opts)
+}
+
+// maxStatement bounds the payloads of one EnqueueMany, in bytes, well below what the protocol can carry.
+const maxStatement = 256 << 20
+
+func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, opts []Option) ([]Ref[R], error) {
+	o, err := resolve(s, opts)
+	if err != nil {
+		return nil, err
+	}
+	if o.key != nil && len(payloads) > 1 {
+		return nil, invalid(s.Kind, "key", "is given for many jobs at once; enqueue them one by one, or declare a key for the kind")
+	}
+	db, limit := unwrap(db)
+	elements := make([]engine.Element, len(payloads))
+	total := 0
+	for i, p := range payloads {
+		field := "payload"
+		if len(payloads) > 1 {
+			field = fmt.Sprintf("payload %d", i)
+		}
+		b, err := storable.JSON(p, limit)
+		if err != nil {
+			return nil, &InvalidError{Kind: s.Kind, Field: field, Problem: err.Error(), Err: err}
+		}
+		if total += len(b); total > maxStatement {
+			return nil, invalid(s.Kind, "payloads", fmt.Sprintf("take more than %d bytes together; enqueue fewer at once, in one transaction", maxStatement))
+		}
+		elements[i].Payload = b
+		switch {
+		case o.key != nil:
+			elements[i].Key = storedKey(*o.key)
+		case s.Key != nil:
+			var k KeyBuilder
+			s.Key(&k, p)
+			elements[i].Key = storedKey(string(k.b))
+		}
+		if s.Key != nil && elements[i].Key == "" {
+			return nil, invalid(s.Kind, field, "gives an empty key; the kind's Key function must write at least one field")
+		}
+	}
+	got, err := producer(db).Enqueue(ctx, o.Insert, elements)
+	if err != nil {
+		return nil, fmt.Errorf("enqueue %s: %w", s.Kind, err)
+	}
+	refs := make([]Ref[R], len(got))
+	for i, g := range got {
+		refs[i] = Ref[R]{Kind: s.Kind, ID: g.ID, Existing: g.Existing, key: elements[i].Key}
+	}
+	return refs, nil
+}

@@ -1,0 +1,107 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/storable"
+)
+
+// Option changes one enqueue.
+type Option func(*options)
+
+type options struct {
+	engine.Insert
+	key     *string
+	headers map[string]string
+}
+
+// In delays the first attempt, counted by the database's clock. Negative means now; more than a hundred years is refused.
+func In(d time.Duration) Option { return func(o *options) { o.In = d } }
+
+// At schedules the first attempt. A time that has passed means now. With In, the later of the two counts.
+func At(t time.Time) Option { return func(o *options) { o.At = t } }
+
+// Priority overrides the kind's priority: 0 to 9, bigger first.
+func Priority(p int) Option { return func(o *options) { o.Priority = p } }
+
+// Queue overrides the kind's queue.
+func Queue(name string) Option { return func(o *options) { o.Queue = name } }
+
+// Key gives the job an idempotency key, in place of the one its kind computes. It must not be empty, nor begin with
+// "job:", which is reserved.
+func Key(key string) Option { return func(o *options) { o.key = &key } }
+
+// MaxAttempts overrides how often the job is started at most, the first time included: 1 to 32767.
+func MaxAttempts(n int) Option { return func(o *options) { o.MaxAttempts = n } }
+
+// Headers attaches data that travels with the job beside its payload, such as a trace context.
+func Headers(h map[string]string) Option { return func(o *options) { o.headers = h } }
+
+// resolve puts the options over what the kind declares, and checks the result.
+func resolve[P, R any](s *Spec[P, R], opts []Option) (options, error) {
+	o := options{Insert: engine.Insert{Queue: s.Queue, Kind: s.Kind, Version: max(s.Version, 1), Priority: s.Priority, MaxAttempts: s.MaxAttempts}}
+	if o.MaxAttempts == 0 {
+		o.MaxAttempts = DefaultMaxAttempts
+	}
+	for _, f := range opts {
+		f(&o)
+	}
+	o.In = max(o.In, 0)
+	switch {
+	case checkName(o.Kind) != "":
+		return o, invalid(s.Kind, "kind", checkName(o.Kind))
+	case checkName(o.Queue) != "":
+		return o, invalid(s.Kind, "queue", checkName(o.Queue))
+	case o.Priority < 0 || o.Priority > MaxPriority:
+		return o, invalid(s.Kind, "priority", fmt.Sprintf("is %d; it must be 0 to %d", o.Priority, MaxPriority))
+	case o.MaxAttempts < 1 || o.MaxAttempts > MaxTries:
+		return o, invalid(s.Kind, "max attempts", fmt.Sprintf("is %d; it must be 1 to %d (1: never try again)", o.MaxAttempts, MaxTries))
+	case o.Version > math.MaxInt32:
+		return o, invalid(s.Kind, "version", fmt.Sprintf("is %d; it must be at most %d", o.Version, math.MaxInt32))
+	case o.In > maxDelay:
+		return o, invalid(s.Kind, "delay", fmt.Sprintf("is %s; it must be at most a hundred years", o.In))
+	case o.At.Year() > 9999 || !o.At.IsZero() && o.At.Year() < 1:
+		return o, invalid(s.Kind, "time", fmt.Sprintf("is in the year %d; it must be between 1 and 9999", o.At.Year()))
+	case o.key != nil && *o.key == "":
+		return o, invalid(s.Kind, "key", "is empty; leave the option out for a job without a key")
+	case o.key != nil && strings.HasPrefix(*o.key, reservedPrefix):
+		return o, invalid(s.Kind, "key", fmt.Sprintf("begins with %q, which is reserved", reservedPrefix))
+	}
+	if len(o.headers) > 0 {
+		for name, value := range o.headers {
+			if p := storable.Problem(name); p != "" {
+				return o, invalid(s.Kind, "headers", fmt.Sprintf("name %q %s", name, p))
+			}
+			if p := storable.Problem(value); p != "" {
+				return o, invalid(s.Kind, "headers."+name, p)
+			}
+		}
+		b, err := json.Marshal(o.headers)
+		if err != nil {
+			return o, invalid(s.Kind, "headers", err.Error())
+		}
+		if len(b) > maxHeaders {
+			return o, invalid(s.Kind, "headers", fmt.Sprintf("take %d bytes; the limit is %d", len(b), maxHeaders))
+		}
+		o.Insert.Headers = b
+	}
+	return o, nil
+}
+
+// maxHeaders is the limit of all headers of a job as JSON, in bytes.
+const maxHeaders = 16 << 10
+
+func checkName(name string) string {
+	switch {
+	case name == "":
+		return "is empty"
+	case len(name) > MaxName:
+		return fmt.Sprintf("has %d bytes; the limit is %d", len(name), MaxName)
+	}
+	return storable.Problem(name)
+}

@@ -1,0 +1,69 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Ref points at a job; R is the type of its result. It can be awaited in another process through its id: see XRef in the
+// emitted code.
+type Ref[R any] struct {
+	Kind string
+	ID   int64
+	// Existing: the key was taken, so the call that gave this Ref enqueued nothing. Its job, or the recorded result, is
+	// the one that was there.
+	Existing bool
+	key      string
+}
+
+// RefTo makes a Ref from a stored id.
+func RefTo[P, R any](s *Spec[P, R], id int64) Ref[R] { return Ref[R]{Kind: s.Kind, ID: id} }
+
+// How often Await looks: from the first to the last, growing by half each time.
+const (
+	awaitFirst = 5 * time.Millisecond
+	awaitLast  = 250 * time.Millisecond
+)
+
+// Await waits until the job has ended and gives its result; for a kind without one, the zero None. A dead job is a
+// *DeadError. A job of which nothing is on record is ErrNoRecord: so Await is for kinds with a key or a result, and for
+// jobs whose enqueueing has committed. It returns ctx's error when ctx ends first.
+func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
+	var result R
+	db, _ = unwrap(db)
+	if _, is := db.(pgx.Tx); is {
+		return result, ErrInTransaction
+	}
+	wait := awaitFirst
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		state, err := producer(db).State(ctx, r.Kind, r.ID, r.key)
+		switch {
+		case err != nil:
+			return result, fmt.Errorf("await %s job %d: %w", r.Kind, r.ID, err)
+		case state.Finished && len(state.Result) > 0:
+			if err := json.Unmarshal(state.Result, &result); err != nil {
+				return result, fmt.Errorf("jobs: result of %s job %d does not decode into %T: %w", r.Kind, r.ID, result, err)
+			}
+			return result, nil
+		case state.Finished:
+			return result, nil
+		case state.Status == "dead":
+			return result, &DeadError{Kind: r.Kind, ID: r.ID, Attempts: state.Attempt, LastError: state.LastError}
+		case state.Status == "":
+			return result, fmt.Errorf("%w (%s job %d)", ErrNoRecord, r.Kind, r.ID)
+		}
+		select {
+		case <-ctx.Done():
+			return result, context.Cause(ctx)
+		case <-timer.C:
+			wait = min(wait+wait/2, awaitLast)
+			timer.Reset(wait)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+-- name: Complete :many
+-- Complete removes finished jobs of kinds that leave no record. Only current holds may stand in one call: with a stale
+-- (1, 5) beside a live (2, 9), job 1 held at 9 would go. Without a join it is a third faster than with one. It does not
+-- say status = 'running': that made the planner walk jobs_held (45k to 2k jobs/s). Served by the primary key.
+DELETE FROM jobgen.jobs
+WHERE id = ANY(@ids::bigint[]) AND fence = ANY(@fences::bigint[]) AND worker_id = @worker_id::uuid
+RETURNING id;
+
+-- name: CompleteRecorded :many
+-- CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
+-- only. An arbiter row that another job has taken over or finished is left alone, and recorded is false.
+WITH done AS (
+  DELETE FROM jobgen.jobs j
+  WHERE j.id = ANY(@ids::bigint[]) AND j.fence = ANY(@fences::bigint[]) AND j.worker_id = @worker_id::uuid
+  RETURNING j.id, j.kind, j.key
+), outcome AS (
+  SELECT unnest(@ids::bigint[]) AS id, unnest(@results::text[]) AS result, unnest(@keep_us::bigint[]) AS keep_us
+), put AS (
+  INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
+  SELECT done.kind, coalesce(done.key, 'job:' || done.id), done.id, nullif(outcome.result, '')::jsonb,
+         clock_timestamp(), clock_timestamp() + outcome.keep_us * interval '1 microsecond'
+  FROM done JOIN outcome ON outcome.id = done.id
+  ON CONFLICT (kind, key) DO UPDATE
+  SET result = EXCLUDED.result, finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
+  WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
+  RETURNING r.job_id
+)
+SELECT done.id, (put.job_id IS NOT NULL)::bool AS recorded FROM done LEFT JOIN put ON put.job_id = done.id;

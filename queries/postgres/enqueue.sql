@@ -1,0 +1,103 @@
+-- name: Enqueue :one
+-- Enqueue inserts one job without a key and, if a worker of its queue has been idle for a while, wakes that one.
+-- Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
+-- take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
+-- their order.
+WITH ins AS (
+  INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at)
+  VALUES (@queue, @kind, @version, @payload, @headers, @priority, @max_attempts,
+          greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'))
+  RETURNING id
+), woken AS (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT 1) i
+)
+SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
+
+-- name: EnqueueKeyed :one
+-- EnqueueKeyed inserts the arbiter row of the key and, only if that succeeds, the job. No row: the key is taken; KeyState
+-- tells by what, in a statement (and snapshot) of its own. Waits for another transaction that is inserting the same key.
+-- Served by job_result's primary key.
+WITH k AS (
+  INSERT INTO jobgen.job_result (kind, key, job_id)
+  VALUES (@kind, @key, nextval('jobgen.job_id'))
+  ON CONFLICT (kind, key) DO NOTHING
+  RETURNING job_id
+), ins AS (
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  SELECT k.job_id, @queue, @kind, @key, @version, @payload, @headers, @priority, @max_attempts,
+         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+  FROM k
+  RETURNING id
+), woken AS (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT 1) i
+)
+SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
+
+-- name: EnqueueMany :many
+-- EnqueueMany inserts jobs of one kind in one statement and returns their ids in the caller's order. Wakes as many idle
+-- workers as the jobs may need. (A LEFT JOIN to the count would be removed by the planner, and the NOTIFY with it.)
+WITH input AS MATERIALIZED (
+  SELECT nextval('jobgen.job_id') AS id, e.payload
+  FROM (SELECT unnest(@payloads::jsonb[]) AS payload) e
+), ins AS (
+  INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at)
+  SELECT input.id, @queue, @kind, @version, input.payload, @headers, @priority, @max_attempts,
+         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+  FROM input
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT @wake::int) i
+)
+SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id;
+
+-- name: EnqueueManyKeyed :many
+-- EnqueueManyKeyed is EnqueueMany for a kind with a key. The arbiter rows are inserted in key order, so that two callers
+-- with the same keys wait for each other instead of deadlocking. An element without a new job has inserted = false.
+WITH input AS MATERIALIZED (
+  SELECT nextval('jobgen.job_id') AS id, e.key, e.payload
+  FROM (SELECT unnest(@keys::text[]) AS key, unnest(@payloads::jsonb[]) AS payload) e
+), k AS (
+  INSERT INTO jobgen.job_result (kind, key, job_id)
+  SELECT @kind, input.key, input.id FROM input ORDER BY input.key COLLATE "C", input.id
+  ON CONFLICT (kind, key) DO NOTHING
+  RETURNING job_id
+), ins AS (
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  SELECT input.id, @queue, @kind, input.key, @version, input.payload, @headers, @priority, @max_attempts,
+         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+  FROM input JOIN k ON k.job_id = input.id
+  RETURNING id
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT @wake::int) i
+  WHERE EXISTS (SELECT FROM ins)
+)
+SELECT input.id::bigint AS id, (ins.id IS NOT NULL)::bool AS inserted
+FROM input LEFT JOIN ins ON ins.id = input.id
+WHERE (SELECT count(*) FROM woken) >= 0
+ORDER BY input.id;
+
+-- name: Revive :one
+-- Revive gives the dead job of a key a new payload and a fresh start. No row: it is no longer dead.
+WITH revived AS (
+  UPDATE jobgen.jobs
+  SET status = 'queued', queue = @queue, version = @version, payload = @payload, headers = @headers, priority = @priority,
+      attempt = 0, max_attempts = @max_attempts, crashes = 0,
+      run_at = greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+  WHERE id = @id AND status = 'dead' AND kind = @kind AND key = @key::text
+  RETURNING id
+), woken AS (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT 1) i
+)
+SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived;
+
+-- name: ForgetKey :execrows
+-- ForgetKey removes the arbiter row of a key whose result has expired, or whose job is gone without one (removed by
+-- hand). Both are checked again here: another caller may have been first.
+DELETE FROM jobgen.job_result r
+WHERE r.kind = @kind AND r.key = @key AND r.job_id = @job_id
+  AND (r.expires_at <= clock_timestamp()
+       OR r.finished_at IS NULL AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.id = r.job_id));

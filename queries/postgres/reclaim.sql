@@ -1,0 +1,57 @@
+-- name: MarkLost :many
+-- MarkLost writes expired leases lost, for good: a heartbeat of such a worker is refused from then on. A row that its
+-- worker's heartbeat has locked is skipped. Wake rows of the lost go with them.
+WITH lost AS (
+  UPDATE jobgen.workers
+  SET lost_at = clock_timestamp()
+  WHERE id = ANY(ARRAY(
+    SELECT w.id FROM jobgen.workers w
+    WHERE w.lost_at IS NULL AND w.lease_until < clock_timestamp()
+    ORDER BY w.id
+    FOR UPDATE SKIP LOCKED
+  ))
+  RETURNING id, host, pid, beat_at
+), asleep AS (
+  DELETE FROM jobgen.wake WHERE worker_id IN (SELECT lost.id FROM lost)
+)
+SELECT id, host, pid, beat_at FROM lost;
+
+-- name: Reclaim :many
+-- Reclaim gives running jobs of lost workers back to the queue, at most n: the attempt is returned, a crash is counted
+-- and, at max_crashes, the job is dead. run_at keeps to the right of every worker's mark. Lost workers are looked at for
+-- as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
+-- whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
+-- skipped. The samples are written in order, so that two reclaims at once do not deadlock.
+WITH lost AS MATERIALIZED (
+  SELECT w.id FROM jobgen.workers w WHERE w.lost_at IS NOT NULL
+  UNION ALL
+  SELECT o.worker_id FROM (
+    SELECT DISTINCT j.worker_id FROM jobgen.jobs j WHERE @orphans::bool AND j.status = 'running'
+  ) o WHERE NOT EXISTS (SELECT FROM jobgen.workers x WHERE x.id = o.worker_id)
+), held AS MATERIALIZED (
+  SELECT j.id, j.fence, j.worker_id
+  FROM lost JOIN jobgen.jobs j ON j.worker_id = lost.id
+  WHERE j.status = 'running'
+  LIMIT @n
+  FOR UPDATE OF j SKIP LOCKED
+), back AS (
+  UPDATE jobgen.jobs j
+  SET status = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int THEN 'dead' ELSE 'queued' END,
+      attempt = j.attempt - 1, crashes = j.crashes + 1, fence = 0, worker_id = NULL,
+      run_at = greatest(j.run_at, clock_timestamp())
+               + least(sqlc.arg(backoff_us)::bigint * 2 ^ least(j.crashes, 12), 3600000000) * (0.5 + 0.5 * random()) * interval '1 microsecond',
+      last_error = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int
+        THEN 'crashed ' || (j.crashes + 1) || ' times: each time the worker process was lost while it ran this job'
+        ELSE 'the worker process was lost while it ran this job (crash ' || (j.crashes + 1) || ')' END
+  FROM held
+  WHERE j.id = held.id AND j.fence = held.fence
+  RETURNING j.id, j.queue, j.kind, j.attempt, j.crashes, j.status, j.claimed_at, j.last_error, held.fence, held.worker_id
+), history AS (
+  INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
+  SELECT back.id, back.attempt + 1, back.fence, back.worker_id, back.claimed_at, 'crashed', back.last_error FROM back
+), sampled AS (
+  INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
+  SELECT date_trunc('minute', now()), back.queue, back.kind, count(*) FROM back GROUP BY 2, 3 ORDER BY 2, 3
+  ON CONFLICT (minute, queue, kind) DO UPDATE SET reclaimed = s.reclaimed + EXCLUDED.reclaimed
+)
+SELECT back.id, back.queue, back.kind, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead FROM back;

@@ -1,0 +1,70 @@
+-- name: Register :exec
+-- Register makes a worker known, with its first lease.
+INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, lease_until)
+VALUES (@id, @host, @pid, @build, @queues::text[], @kinds::text[], clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond');
+
+-- name: Heartbeat :one
+-- Heartbeat renews a lease and tells which of the holds named are no longer this worker's. renewed is false for a worker
+-- that is marked lost, and for one whose lease ran out while this statement waited for the lock on its row: the process
+-- that sent it may be long dead. A lease that ran out before the statement arrived, and that nobody has marked lost, is
+-- renewed: that is the whole fleet after an outage of the database. The row is locked first, and the lease read after.
+WITH me AS MATERIALIZED (
+  SELECT w.id, w.lease_until, w.lost_at FROM jobgen.workers w WHERE w.id = @worker_id::uuid FOR UPDATE
+), beat AS (
+  UPDATE jobgen.workers w
+  SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond'
+  FROM me
+  WHERE w.id = me.id AND me.lost_at IS NULL
+    AND (me.lease_until > clock_timestamp() OR me.lease_until < statement_timestamp())
+  RETURNING w.id
+)
+SELECT EXISTS (SELECT FROM beat) AS renewed,
+       (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp())::int AS fleet,
+       clock_timestamp()::timestamptz AS db_now,
+       ARRAY(
+         SELECT h.id FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@fences::bigint[]) AS fence) h
+         WHERE NOT EXISTS (
+           SELECT FROM jobgen.jobs j WHERE j.id = h.id AND j.fence = h.fence AND j.worker_id = @worker_id::uuid
+         )
+       )::bigint[] AS gone;
+
+-- name: Leave :execrows
+-- Leave removes a worker that holds nothing any more.
+WITH asleep AS (
+  DELETE FROM jobgen.wake a WHERE a.worker_id = @id
+)
+DELETE FROM jobgen.workers w
+WHERE w.id = @id AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.worker_id = @id AND j.status = 'running');
+
+-- name: GiveUp :exec
+-- GiveUp marks a worker lost at its own word, so that what it still holds is taken back at once.
+UPDATE jobgen.workers SET lost_at = clock_timestamp() WHERE id = @id AND lost_at IS NULL;
+
+-- name: Sleep :exec
+-- Sleep says that a worker has been idle for a while and wants to be woken.
+INSERT INTO jobgen.wake (queue, worker_id)
+SELECT unnest(@queues::text[]), @worker_id::uuid
+ON CONFLICT DO NOTHING;
+
+-- name: Awake :exec
+-- Awake takes that back.
+DELETE FROM jobgen.wake WHERE worker_id = @worker_id;
+
+-- name: Session :exec
+-- Session sets what the plans of the hot statements rely on, for the rest of the connection: a plan cached while the
+-- table was empty became a sequential scan of a million rows (900 ms).
+SELECT set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
+       set_config('default_transaction_isolation', 'read committed', false);
+
+-- name: SchemaVersion :one
+-- SchemaVersion is the newest migration applied.
+SELECT coalesce(max(version_id), 0)::bigint AS version, (pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on')::bool AS read_only
+FROM jobgen.schema_version WHERE is_applied;
+
+-- name: LockMigrations :exec
+-- LockMigrations serialises those who migrate; the lock ends with the connection.
+SELECT pg_advisory_lock(hashtextextended('jobgen.migrate', 0));
+
+-- name: CreateSchema :exec
+-- CreateSchema makes the place for goose's table, before the first migration runs.
+CREATE SCHEMA IF NOT EXISTS jobgen;

@@ -1,0 +1,117 @@
+-- Names are COLLATE "C": they are identifiers, compared by bytes, whatever the database's locale.
+
+-- +goose Up
+CREATE SCHEMA IF NOT EXISTS jobgen;
+
+CREATE SEQUENCE jobgen.job_id;
+
+-- One number for each claim statement: it only grows and is never used twice, so (id, fence) names a hold for ever.
+CREATE SEQUENCE jobgen.fence;
+
+-- The hot table: only what is queued, running or dead. A finished job leaves it in the statement that finishes it.
+CREATE TABLE jobgen.jobs (
+  id           bigint PRIMARY KEY DEFAULT nextval('jobgen.job_id'),
+  run_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+  claimed_at   timestamptz,
+  fence        bigint NOT NULL DEFAULT 0,
+  worker_id    uuid,
+  version      integer NOT NULL DEFAULT 1 CHECK (version >= 1),
+  attempt      integer NOT NULL DEFAULT 0,
+  max_attempts integer NOT NULL DEFAULT 20 CHECK (max_attempts BETWEEN 1 AND 32767),
+  crashes      integer NOT NULL DEFAULT 0 CHECK (crashes BETWEEN 0 AND 32767),
+  priority     smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  status       text COLLATE "C" NOT NULL DEFAULT 'queued' CHECK (status IN ('queued', 'running', 'dead')),
+  queue        text COLLATE "C" NOT NULL CHECK (octet_length(queue) BETWEEN 1 AND 100),
+  kind         text COLLATE "C" NOT NULL CHECK (octet_length(kind) BETWEEN 1 AND 100),
+  key          text COLLATE "C" CHECK (octet_length(key) BETWEEN 1 AND 200),
+  payload      jsonb NOT NULL,
+  headers      jsonb,
+  last_error   text,
+  CHECK ((status = 'running') = (worker_id IS NOT NULL)),
+  CHECK ((status = 'running') = (fence > 0)),
+  -- A queued row always has an attempt left, so attempt + 1 in the claim can break on no row.
+  CHECK (attempt >= 0 AND attempt <= max_attempts AND (status <> 'queued' OR attempt < max_attempts))
+) WITH (
+  -- Each job leaves dead tuples behind, so the table is vacuumed by their number, at full speed. Truncation would take
+  -- an exclusive lock on a table that grows again at once.
+  autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+  autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000, vacuum_truncate = off
+);
+
+-- Serves Claim. Suspects (two crashes or more) are left out: they are claimed alone, by jobs_suspect.
+CREATE INDEX jobs_claim ON jobgen.jobs (queue, priority DESC, run_at, id) WHERE status = 'queued' AND crashes < 2;
+-- Serves Reclaim.
+CREATE INDEX jobs_held ON jobgen.jobs (worker_id) WHERE status = 'running';
+-- Serves ClaimSuspect. Empty as a rule.
+CREATE INDEX jobs_suspect ON jobgen.jobs (queue, run_at, id) WHERE status = 'queued' AND crashes >= 2;
+-- Serves listing and requeueing what is dead. Costs nothing until a job dies.
+CREATE INDEX jobs_dead ON jobgen.jobs (kind, id) WHERE status = 'dead';
+
+-- One row for each worker process that counts as alive; a lost one stays for a day.
+CREATE TABLE jobgen.workers (
+  id          uuid PRIMARY KEY,
+  started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+  beat_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  lease_until timestamptz NOT NULL,
+  lost_at     timestamptz,
+  pid         integer NOT NULL,
+  host        text NOT NULL,
+  build       text NOT NULL,
+  queues      text[] COLLATE "C" NOT NULL,
+  kinds       text[] COLLATE "C" NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+
+-- One row for each queue of a worker that has been idle for a while. Apart from workers: heartbeats leave dead versions
+-- there, and an enqueue must not walk them while a snapshot is held.
+CREATE TABLE jobgen.wake (
+  queue     text COLLATE "C" NOT NULL,
+  worker_id uuid NOT NULL,
+  PRIMARY KEY (queue, worker_id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+
+-- The arbiter of keys: written when a key is enqueued (finished_at is null), updated by what finishes the work. A kind
+-- that has a result but no key uses the reserved key 'job:<id>'.
+CREATE TABLE jobgen.job_result (
+  kind        text COLLATE "C" NOT NULL,
+  key         text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 200),
+  job_id      bigint NOT NULL,
+  finished_at timestamptz,
+  expires_at  timestamptz,
+  result      jsonb,
+  PRIMARY KEY (kind, key),
+  CHECK ((finished_at IS NULL) = (expires_at IS NULL))
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- Serves a look-up by id of a job with a key; without one the key is computed from the id.
+CREATE INDEX job_result_job ON jobgen.job_result (job_id) WHERE left(key, 4) <> 'job:';
+-- Serves PurgeResults.
+CREATE INDEX job_result_expiry ON jobgen.job_result (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What did not succeed, append-only.
+CREATE TABLE jobgen.job_attempt (
+  job_id     bigint NOT NULL,
+  attempt    integer NOT NULL,
+  fence      bigint NOT NULL,
+  worker_id  uuid NOT NULL,
+  started_at timestamptz NOT NULL,
+  ended_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+  outcome    text COLLATE "C" NOT NULL CHECK (outcome IN ('failed', 'crashed')),
+  error      text NOT NULL
+);
+CREATE INDEX job_attempt_job ON jobgen.job_attempt (job_id, ended_at);
+CREATE INDEX job_attempt_ended ON jobgen.job_attempt USING brin (ended_at) WITH (autosummarize = on, pages_per_range = 16);
+
+-- One row for each queue, kind and minute in which something was taken back: its growth is workers dying.
+CREATE TABLE jobgen.samples (
+  minute    timestamptz NOT NULL,
+  queue     text COLLATE "C" NOT NULL,
+  kind      text COLLATE "C" NOT NULL,
+  reclaimed bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (minute, queue, kind)
+);
+
+-- +goose Down
+-- The schema itself stays: goose's own table is in it.
+DROP TABLE jobgen.samples, jobgen.job_attempt, jobgen.job_result, jobgen.wake, jobgen.workers, jobgen.jobs;
+DROP SEQUENCE jobgen.fence, jobgen.job_id;
