@@ -1,0 +1,62 @@
+package jobgen
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Help writes the table of verbs and keys, or of one verb. It reports whether there is such a topic.
+func Help(w io.Writer, topic string) bool {
+	if topic == "keys" {
+		fmt.Fprint(w, "Annotations are //job: lines in a type's doc comment (defaults and registry: in the package's):\n")
+		for _, v := range verbs {
+			v.help(w)
+		}
+		fmt.Fprint(w, "\nA DURATION is Go's (30s, 1h30m) with d for days before it (30d). A NAME is lower-case words joined by dots.\n")
+		return true
+	}
+	v := findVerb(topic)
+	if v != nil {
+		v.help(w)
+	}
+	return v != nil
+}
+
+// HelpJSON writes the table for programs.
+func HelpJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "\t")
+	return enc.Encode(verbs)
+}
+
+// Topics are what Help knows.
+func Topics() []string { return append([]string{"keys"}, verbNames()...) }
+
+func (v *verb) help(w io.Writer) {
+	usage := "//job:" + v.Name
+	if v.Arg != nil {
+		usage += " " + v.Arg.Value
+	}
+	later := ""
+	if v.Later {
+		later = " (not supported yet)"
+	}
+	fmt.Fprintf(w, "\n%s%s\n    %s\n", usage, later, v.Doc)
+	if v.Arg != nil {
+		fmt.Fprintf(w, "      %-26s %s\n", v.Arg.Name, v.Arg.Doc)
+	}
+	for _, k := range v.Keys {
+		form := k.Name
+		if k.Value != "" {
+			form += "=" + k.Value
+		}
+		def := ""
+		if k.Default != "" {
+			def = " (default " + k.Default + ")"
+		}
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("      %-26s %s%s", form, k.Doc, def), " "))
+	}
+}
