@@ -1,0 +1,52 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// JobsOfKind reads all jobs of a kind, oldest first, as db sees them: inside a transaction, with what it has not
+// committed.
+func JobsOfKind(ctx context.Context, db gen.DBTX, kind string) ([]engine.Job, error) {
+	rows, err := gen.New(db).JobsOfKind(ctx, kind)
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([]engine.Job, len(rows))
+	for i, r := range rows {
+		out[i] = engine.Job{
+			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Version: int(r.Version), Priority: int(r.Priority),
+			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
+			ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError, Payload: r.Payload,
+		}
+		if r.Key != nil {
+			out[i].Key = *r.Key
+		}
+		if len(r.Headers) > 0 {
+			if err := json.Unmarshal(r.Headers, &out[i].Headers); err != nil {
+				return nil, fmt.Errorf("headers of job %d do not decode: %w", r.ID, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+// KindCount is how many jobs of a kind are in jobs.
+type KindCount struct {
+	Kind string
+	N    int64
+}
+
+// CountByKind counts the jobs of each kind, in the order of their names.
+func CountByKind(ctx context.Context, db gen.DBTX) ([]KindCount, error) {
+	rows, err := gen.New(db).CountByKind(ctx)
+	out := make([]KindCount, len(rows))
+	for i, r := range rows {
+		out[i] = KindCount(r)
+	}
+	return out, translate(err)
+}

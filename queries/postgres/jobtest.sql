@@ -1,0 +1,9 @@
+-- name: JobsOfKind :many
+-- JobsOfKind reads all jobs of a kind, oldest first, for a test's assertions. It reads the whole table.
+SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
+       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
+FROM jobgen.jobs WHERE kind = @kind ORDER BY id;
+
+-- name: CountByKind :many
+-- CountByKind tells what else is there when an assertion finds nothing.
+SELECT kind, count(*) AS n FROM jobgen.jobs GROUP BY kind ORDER BY kind;
