@@ -221,6 +221,36 @@ func (q *Queries) ClaimSuspect(ctx context.Context, arg ClaimSuspectParams) ([]C
 	return items, nil
 }
 
+const held = `-- name: Held :many
+SELECT id, fence FROM jobgen.jobs WHERE status = 'running' AND worker_id = $1::uuid
+`
+
+type HeldRow struct {
+	ID    int64
+	Fence int64
+}
+
+// Held lists what a worker holds. Served by jobs_held.
+func (q *Queries) Held(ctx context.Context, workerID uuid.UUID) ([]HeldRow, error) {
+	rows, err := q.db.Query(ctx, held, workerID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HeldRow
+	for rows.Next() {
+		var i HeldRow
+		if err := rows.Scan(&i.ID, &i.Fence); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const nextDue = `-- name: NextDue :one
 SELECT least($1::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), $1::bigint))::bigint AS us
 FROM (SELECT unnest($2::text[]) AS queue, unnest($3::smallint[]) AS priority) m

@@ -175,11 +175,13 @@ func (q *Queries) SchemaVersion(ctx context.Context) (SchemaVersionRow, error) {
 
 const session = `-- name: Session :exec
 SELECT set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
-       set_config('default_transaction_isolation', 'read committed', false)
+       set_config('default_transaction_isolation', 'read committed', false),
+       set_config('statement_timeout', '30s', false)
 `
 
 // Session sets what the plans of the hot statements rely on, for the rest of the connection: a plan cached while the
-// table was empty became a sequential scan of a million rows (900 ms).
+// table was empty became a sequential scan of a million rows (900 ms). After statement_timeout no statement of a process
+// that is gone can commit.
 func (q *Queries) Session(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, session)
 	return err

@@ -19,6 +19,9 @@ var (
 	ErrUnknown = errors.New("jobgen: outcome unknown")
 )
 
+// ErrRecorded: the key's result is on record already, of another job.
+var ErrRecorded = errors.New("jobgen: the key's work is already done, by another job")
+
 // ValueError is the database's refusal of a value in a statement, as opposed to its being away or busy. The same
 // statement fails again; without that value it would not.
 type ValueError struct{ Err error }
@@ -111,6 +114,16 @@ type Mark struct {
 	ID       int64
 }
 
+// Before tells whether m lies to the left of n in one range.
+func (m Mark) Before(n Mark) bool { return m.At.Before(n.At) || m.At.Equal(n.At) && m.ID < n.ID }
+
+// Raise moves m to the right, up to n; never to the left.
+func (m *Mark) Raise(n Mark) {
+	if m.Before(n) {
+		m.At, m.ID = n.At, n.ID
+	}
+}
+
 // Kind is a kind a worker handles and the newest payload version of it that it can read.
 type Kind struct {
 	Name    string
@@ -163,6 +176,8 @@ type Store interface {
 
 	// Claim takes up to n jobs from the marks on, in the order of the marks, and tells the database's time if it took any.
 	Claim(ctx context.Context, w *Worker, marks []Mark, sweep bool, n int) ([]Claimed, time.Time, error)
+	// Held lists what the database says this worker holds.
+	Held(ctx context.Context, id uuid.UUID) ([]Hold, error)
 	SuspectWaiting(ctx context.Context, w *Worker) (bool, error)
 	ClaimSuspect(ctx context.Context, w *Worker) ([]Claimed, error)
 	// NextDue tells how long until a job scheduled for later is due, at most within.
@@ -187,7 +202,7 @@ type Store interface {
 
 	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. fn gets a finish to call
 	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
-	// stale, and with ErrUnknown if the answer to COMMIT was lost.
+	// stale, with ErrRecorded if another job has done the key's work, and with ErrUnknown if the answer to COMMIT was lost.
 	InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(Success) error) error) error
 	// TxType is the type of tx in InTx.
 	TxType() reflect.Type

@@ -134,19 +134,30 @@ func (s *Store) NextDue(ctx context.Context, marks []engine.Mark, within time.Du
 	return time.Duration(us) * time.Microsecond, translate(err)
 }
 
-func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {
-	return complete(ctx, s.q, id, done)
+func (s *Store) Held(ctx context.Context, id uuid.UUID) ([]engine.Hold, error) {
+	rows, err := s.q.Held(ctx, id)
+	out := make([]engine.Hold, len(rows))
+	for i, r := range rows {
+		out[i] = engine.Hold{ID: r.ID, Fence: r.Fence}
+	}
+	return out, translate(err)
 }
 
-// complete takes outcomes that leave a record or outcomes that leave none, not both in one call.
-func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success) ([]int64, error) {
+func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {
+	ended, _, err := complete(ctx, s.q, id, done)
+	return ended, err
+}
+
+// complete takes outcomes that leave a record or outcomes that leave none, not both in one call. Of those that were to
+// leave one it tells whether all did.
+func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success) (ended []int64, recorded bool, err error) {
 	ids, fences := make([]int64, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		ids[i], fences[i] = d.ID, d.Fence
 	}
 	if !done[0].Record {
-		ended, err := q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id})
-		return ended, translate(err)
+		ended, err = q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id})
+		return ended, true, translate(err)
 	}
 	results, keep := make([]string, len(done)), make([]int64, len(done))
 	for i, d := range done {
@@ -154,13 +165,13 @@ func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.S
 	}
 	rows, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep})
 	if err != nil {
-		return nil, translate(err)
+		return nil, false, translate(err)
 	}
-	ended := make([]int64, len(rows))
+	ended, recorded = make([]int64, len(rows)), true
 	for i, r := range rows {
-		ended[i] = r.ID
+		ended[i], recorded = r.ID, recorded && r.Recorded
 	}
-	return ended, nil
+	return ended, recorded, nil
 }
 
 func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure) ([]engine.Failed, error) {

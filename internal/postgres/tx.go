@@ -37,9 +37,12 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
-		ended, err := complete(ctx, gen.New(tx), id, []engine.Success{done})
-		if err == nil && len(ended) == 0 {
+		ended, recorded, err := complete(ctx, gen.New(tx), id, []engine.Success{done})
+		switch {
+		case err == nil && len(ended) == 0:
 			err = engine.ErrLeaseLost
+		case err == nil && !recorded:
+			err = engine.ErrRecorded
 		}
 		finished = err == nil
 		return err

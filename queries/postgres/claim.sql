@@ -63,6 +63,10 @@ RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.att
     SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded;
 
+-- name: Held :many
+-- Held lists what a worker holds. Served by jobs_held.
+SELECT id, fence FROM jobgen.jobs WHERE status = 'running' AND worker_id = @worker_id::uuid;
+
 -- name: SuspectWaiting :one
 -- SuspectWaiting tells whether a suspect is due that this worker could run. Served by jobs_suspect.
 SELECT EXISTS (

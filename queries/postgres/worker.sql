@@ -52,9 +52,11 @@ DELETE FROM jobgen.wake WHERE worker_id = @worker_id;
 
 -- name: Session :exec
 -- Session sets what the plans of the hot statements rely on, for the rest of the connection: a plan cached while the
--- table was empty became a sequential scan of a million rows (900 ms).
+-- table was empty became a sequential scan of a million rows (900 ms). After statement_timeout no statement of a process
+-- that is gone can commit.
 SELECT set_config('enable_seqscan', 'off', false), set_config('jit', 'off', false),
-       set_config('default_transaction_isolation', 'read committed', false);
+       set_config('default_transaction_isolation', 'read committed', false),
+       set_config('statement_timeout', '30s', false);
 
 -- name: SchemaVersion :one
 -- SchemaVersion is the newest migration applied.

@@ -1,0 +1,377 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/jobs"
+)
+
+// claim is the loop that gets jobs. It is the only one that claims, and it owns the marks. It claims whenever there is
+// room and the last claim was full; after a claim that was not, it waits for the next poll or for being woken.
+func (w *Worker) claim(ctx context.Context) {
+	var (
+		idle   = idleness{worker: w}
+		sweeps = pacer{}
+		unseen = unseen{worker: w}
+		solo   = soloist{worker: w, patience: w.cfg.Lease}
+		full   = true // the last claim was: more may be waiting
+		timer  = time.NewTimer(0)
+	)
+	defer timer.Stop()
+	sweeps.next = time.Now().Add(sweepEvery)
+	for ctx.Err() == nil {
+		if w.suspects.Swap(false) && solo.ready() {
+			solo.play(ctx)
+			full = true
+		}
+		n := w.ledger.want()
+		if n == 0 {
+			select {
+			case <-ctx.Done():
+			case <-w.ledger.room:
+			case <-time.After(time.Second): // the rate is measured anew
+			}
+			continue
+		}
+		if !full {
+			timer.Reset(idle.pause(ctx))
+			select {
+			case <-ctx.Done():
+				continue
+			case <-w.wake:
+				idle.woken = true
+			case <-timer.C:
+			}
+			n = max(w.ledger.want(), 1)
+		}
+		unseen.giveBack(ctx)
+		sweep := w.sweepNow.Swap(false) || sweeps.due()
+		before := time.Now()
+		got, err := w.claimOnce(ctx, n, sweep)
+		if sweep {
+			sweeps.plan(time.Since(before), int(w.fleet.Load()))
+		}
+		if err != nil {
+			w.contact.failed(w.log, "claim", err)
+			if errors.Is(err, engine.ErrUnknown) {
+				unseen.until = time.Now().Add(2 * claimTime)
+			}
+			full = false
+			idle.fail()
+			continue
+		}
+		full = got == n
+		idle.found(ctx, got)
+	}
+	// What came with a last claim is given back by shutdown.
+}
+
+// claimTime bounds a claim's statement, as the session's statement_timeout does on the server's side. It is not cut short
+// by a shutdown: a claim that commits unseen would leave its jobs to the lease.
+const claimTime = 30 * time.Second
+
+// unseen looks after claims whose answer was lost: they may have committed, or may yet, and this process would keep their
+// jobs running by its heartbeats without knowing of them. It works in the claim loop, so no other claim is under way.
+type unseen struct {
+	worker *Worker
+	until  time.Time // such a claim cannot commit any more
+	next   time.Time
+}
+
+func (u *unseen) giveBack(ctx context.Context) {
+	now := time.Now()
+	if now.After(u.until) || now.Before(u.next) {
+		return
+	}
+	u.next = now.Add(time.Second)
+	w := u.worker
+	self := w.self.Load()
+	held, err := w.store.Held(ctx, self.ID)
+	if err != nil {
+		w.contact.failed(w.log, "held", err)
+		return
+	}
+	for _, s := range w.ledger.unknown(held) {
+		h := &hold{Claimed: engine.Claimed{ID: s.ID, Fence: s.Fence}, owner: self.ID}
+		if w.ledger.enter(self.ID, h) {
+			w.log.Warn("a job claimed by a statement whose answer was lost is given back", "job", s.ID)
+			w.outcomes.put(outcome{hold: h, release: true})
+		}
+	}
+}
+
+func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
+	defer cancel()
+	self := w.self.Load()
+	seen := w.contact.databaseTime()
+	from := w.marks.ranges()
+	if sweep {
+		from = w.marks.leftEnd()
+	}
+	batch, now, err := w.store.Claim(ctx, self, from, sweep, n)
+	if err != nil {
+		return 0, err
+	}
+	if !sweep {
+		if now.IsZero() {
+			now = seen // from before the claim, so what the claim did not find was not there then
+		}
+		w.marks.advance(batch, now, len(batch) < n)
+	}
+	w.take(self, batch)
+	return len(batch), nil
+}
+
+// take enters what was claimed and starts runners for it.
+func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
+	hs := make([]*hold, 0, len(batch))
+	space := make([]hold, len(batch))
+	for i, c := range batch {
+		h := &space[i]
+		h.Claimed, h.handler, h.owner = c, w.reg.handlers[c.Kind], self.ID
+		if c.Recorded {
+			// The key's work is on record already (G6): this row only has to go.
+			if w.ledger.enter(self.ID, h) {
+				w.outcomes.put(outcome{hold: h})
+			}
+			continue
+		}
+		hs = append(hs, h)
+	}
+	for range w.ledger.add(self.ID, hs) {
+		go w.runner()
+	}
+}
+
+// idleness decides how long to wait between claims that find less than they ask for.
+type idleness struct {
+	worker *Worker
+	since  time.Time // of nothing found; zero: the last claim found something
+	asleep bool      // the wake row is written
+	woken  bool      // the coming claim is because of a notification
+	delay  time.Duration
+}
+
+// pause writes the wake row when it is time to, and tells how long to wait before the next claim.
+func (i *idleness) pause(ctx context.Context) time.Duration {
+	w := i.worker
+	if i.since.IsZero() {
+		i.delay = pollFirst
+		return jitter(i.delay)
+	}
+	if !i.asleep {
+		if time.Since(i.since) < drowsy {
+			i.delay = min(i.delay*3/2, pollShort)
+			return jitter(i.delay)
+		}
+		if !w.listening.Load() {
+			i.delay = min(i.delay*2, pollDeaf)
+			return jitter(i.delay)
+		}
+		if err := w.store.Sleep(ctx, w.self.Load()); err != nil {
+			w.contact.failed(w.log, "sleep", err)
+			i.delay = min(i.delay*2, pollDeaf)
+			return jitter(i.delay)
+		}
+		i.asleep, i.delay = true, pollShort
+		return 0 // claim once more: what was enqueued before the row was there woke nobody
+	}
+	if i.delay = min(i.delay*2, pollLong); !w.listening.Load() {
+		i.delay = min(i.delay, pollDeaf)
+	}
+	if due, err := w.store.NextDue(ctx, w.marks.ranges(), i.delay); err == nil && due < i.delay {
+		return max(due, time.Millisecond)
+	}
+	return jitter(i.delay)
+}
+
+// found notes what a claim brought.
+func (i *idleness) found(ctx context.Context, n int) {
+	woken := i.woken
+	i.woken = false
+	if n == 0 {
+		if i.since.IsZero() {
+			i.since = time.Now()
+		}
+		if woken { // another worker was faster: sleep on
+			i.delay = pollShort
+		}
+		return
+	}
+	i.since = time.Time{}
+	if i.asleep {
+		i.asleep = false
+		if err := i.worker.store.Awake(ctx, i.worker.self.Load().ID); err != nil {
+			i.worker.contact.failed(i.worker.log, "awake", err)
+		}
+	}
+}
+
+func (i *idleness) fail() {
+	if i.since.IsZero() {
+		i.since = time.Now()
+	}
+	i.asleep = false
+	i.delay = max(i.delay, pollShort)
+}
+
+func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
+
+// pacer spaces sweeps for the whole fleet: each worker waits in proportion to the fleet's size, and to what a sweep costs.
+type pacer struct{ next time.Time }
+
+func (p *pacer) due() bool { return !time.Now().Before(p.next) }
+
+func (p *pacer) plan(cost time.Duration, fleet int) {
+	wait := min(sweepEvery*time.Duration(max(fleet, 1)), sweepMost)
+	p.next = time.Now().Add(jitter(max(wait, sweepCost*cost)))
+}
+
+// soloist runs suspects: jobs that two lost workers or more were running. Whatever kills the next process is then known,
+// because nothing else ran in it (G8).
+type soloist struct {
+	worker   *Worker
+	next     time.Time
+	patience time.Duration
+}
+
+// soloStint is how long suspects go on one after the other before other work gets as much time again.
+const soloStint = 10 * time.Second
+
+func (s *soloist) ready() bool { return !time.Now().Before(s.next) }
+
+// play empties the process, then claims suspects one by one. It gives up after its patience, which doubles each time: a
+// process full of long handlers is not the place, but the suspect must run some day.
+func (s *soloist) play(ctx context.Context) {
+	w := s.worker
+	begin := time.Now()
+	for _, h := range w.ledger.unstarted() {
+		w.outcomes.put(outcome{hold: h, release: true})
+	}
+	if !s.empty(ctx, s.patience) {
+		s.next = time.Now().Add(4 * s.patience)
+		s.patience *= 2
+		return
+	}
+	s.patience = w.cfg.Lease
+	for ctx.Err() == nil && time.Since(begin) < soloStint {
+		self := w.self.Load()
+		batch, err := w.store.ClaimSuspect(context.WithoutCancel(ctx), self)
+		if err != nil {
+			w.contact.failed(w.log, "claim", err)
+			break
+		}
+		if len(batch) == 0 {
+			break
+		}
+		w.log.Warn("a suspect runs alone in this process", "job", batch[0].ID, "kind", batch[0].Kind, "crashes", batch[0].Crashes)
+		w.take(self, batch)
+		if !s.empty(ctx, 0) {
+			return
+		}
+	}
+	s.next = time.Now().Add(time.Since(begin))
+}
+
+// empty waits until this process holds nothing and runs nothing, for at most d, or for ever if d is 0.
+func (s *soloist) empty(ctx context.Context, d time.Duration) bool {
+	if d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	for {
+		if running, _, holds := s.worker.ledger.counts(); running == 0 && holds == 0 {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.worker.ledger.room:
+		}
+	}
+}
+
+// marks is the low-water mark of each range (queue and priority): the pair (run_at, id) up to which this worker has
+// looked. Claims start there, so that the dead index entries of finished jobs are not walked again. The claim loop owns
+// it.
+type marks struct {
+	queues []string
+	at     []engine.Mark // by priority, then queue
+	latest time.Time     // the latest database time seen
+	turn   int           // rotates the queues of one priority, so that none starves the others
+}
+
+func newMarks(queues []string) marks {
+	m := marks{queues: queues}
+	m.reset()
+	return m
+}
+
+func (m *marks) reset() {
+	m.at = m.at[:0]
+	for p := jobs.MaxPriority; p >= 0; p-- {
+		for _, q := range m.queues {
+			m.at = append(m.at, engine.Mark{Queue: q, Priority: p})
+		}
+	}
+}
+
+// ranges are the marks in the order in which a claim is to look: bigger priorities first.
+func (m *marks) ranges() []engine.Mark {
+	return m.rotated(func(k engine.Mark) engine.Mark { return k })
+}
+
+// leftEnd are the ranges of a sweep.
+func (m *marks) leftEnd() []engine.Mark {
+	return m.rotated(func(k engine.Mark) engine.Mark { return engine.Mark{Queue: k.Queue, Priority: k.Priority} })
+}
+
+func (m *marks) rotated(f func(engine.Mark) engine.Mark) []engine.Mark {
+	q := len(m.queues)
+	out := make([]engine.Mark, len(m.at))
+	m.turn++
+	for i := range m.at {
+		out[i] = f(m.at[i/q*q+(i+m.turn)%q])
+	}
+	return out
+}
+
+// advance notes what a claim from the marks has looked at, as of the database's time now. A claim that was not full has
+// looked at everything. No mark comes closer to now than slack: rows that are committed late within it are still seen.
+func (m *marks) advance(batch []engine.Claimed, now time.Time, all bool) {
+	if now.IsZero() {
+		return
+	}
+	if now.Before(m.latest.Add(-slack / 2)) {
+		m.reset() // the database's clock went back
+	}
+	m.latest = now
+	limit := engine.Mark{At: now.Add(-slack)}
+	if all {
+		for i := range m.at {
+			m.at[i].Raise(limit)
+		}
+	}
+	for _, c := range batch {
+		seen := engine.Mark{At: c.RunAt, ID: c.ID}
+		if limit.Before(seen) {
+			seen = limit
+		}
+		m.find(c.Queue, c.Priority).Raise(seen)
+	}
+}
+
+func (m *marks) find(queue string, priority int) *engine.Mark {
+	for i := range m.at {
+		if m.at[i].Priority == priority && m.at[i].Queue == queue {
+			return &m.at[i]
+		}
+	}
+	return &engine.Mark{} // not one of ours: nothing to note
+}

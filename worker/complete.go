@@ -1,0 +1,243 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/storable"
+	"github.com/jobgen-go/jobgen/jobs"
+)
+
+// outcome is what became of a hold. Exactly one of release, err and success (neither) is meant.
+type outcome struct {
+	hold    *hold
+	release bool // give the job back, the attempt with it
+	err     error
+	result  []byte
+	stored  bool // the handler's transaction has stored it, if err is nil
+	unsure  bool // it may be stored already, its answer was lost: finding nothing to change is no staleness then
+}
+
+// outcomes are waiting to be stored.
+type outcomes struct {
+	mu      sync.Mutex
+	waiting []outcome
+	poke    chan struct{}
+}
+
+func (o *outcomes) put(one outcome) {
+	o.mu.Lock()
+	o.waiting = append(o.waiting, one)
+	first := len(o.waiting) == 1
+	o.mu.Unlock()
+	if first {
+		poke(o.poke)
+	}
+}
+
+func (o *outcomes) take() []outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	batch := o.waiting
+	o.waiting = nil
+	return batch
+}
+
+// complete is the loop that stores outcomes. What has gathered while one flush was on its way is the next: alone, an
+// outcome is stored at once; under load, the batches grow by themselves. It ends with ctx, after a last flush.
+func (w *Worker) complete(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-w.outcomes.poke:
+			w.flush(ctx)
+		case <-ctx.Done():
+		}
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	w.flush(end)
+}
+
+// flush stores what is waiting, in one statement for each form of outcome.
+func (w *Worker) flush(ctx context.Context) {
+	var plain, recorded, failed, released []outcome
+	for _, o := range w.outcomes.take() {
+		switch {
+		case o.release:
+			released = append(released, o)
+		case o.err != nil:
+			failed = append(failed, o)
+		case o.hold.Recorded || !o.hold.success(nil).Record:
+			plain = append(plain, o)
+		default:
+			recorded = append(recorded, o)
+		}
+	}
+	w.write(ctx, plain, w.succeed)
+	w.write(ctx, recorded, w.succeed)
+	w.write(ctx, failed, w.fail)
+	w.write(ctx, released, w.giveBack)
+}
+
+// writer stores outcomes of one form and returns the ids of those that were current holds.
+type writer func(ctx context.Context, batch []outcome) (map[int64]bool, error)
+
+// write stores a batch, whatever it takes: while the database is away it tries again, and a value the database refuses
+// is cornered by halving the batch, so that it harms only its own job (G9).
+func (w *Worker) write(ctx context.Context, batch []outcome, store writer) {
+	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		if batch = w.onlyCurrent(batch); len(batch) == 0 {
+			return
+		}
+		ended, err := store(ctx, batch)
+		var refused *engine.ValueError
+		switch {
+		case err == nil:
+			w.settle(batch, ended)
+			return
+		case errors.As(err, &refused) && len(batch) > 1:
+			w.write(ctx, batch[:len(batch)/2], store)
+			w.write(ctx, batch[len(batch)/2:], store)
+			return
+		case errors.As(err, &refused):
+			w.refuse(ctx, batch[0], refused)
+			return
+		}
+		w.contact.failed(w.log, "store outcomes", err)
+		if errors.Is(err, engine.ErrUnknown) {
+			for i := range batch {
+				batch[i].unsure = true
+			}
+		}
+		if !wait(ctx, delay) {
+			for _, o := range batch {
+				w.outcomes.put(o) // for the last flush; after that, Run tells how many holds are left
+			}
+			return
+		}
+	}
+}
+
+// onlyCurrent drops outcomes of holds that are not current: a statement that matches ids and fences apart must not see
+// a stale pair beside a live one.
+func (w *Worker) onlyCurrent(batch []outcome) []outcome {
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
+	kept := batch[:0]
+	for _, o := range batch {
+		if w.ledger.byID[o.hold.ID] == o.hold {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
+// settle frees the holds of a stored batch and reports those that the database did not know any more.
+func (w *Worker) settle(batch []outcome, ended map[int64]bool) {
+	hs := make([]*hold, len(batch))
+	for i, o := range batch {
+		hs[i] = o.hold
+		if !ended[o.hold.ID] && !o.unsure {
+			w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", o.hold.ID, "kind", o.hold.Kind, "attempt", o.hold.Attempt)
+		}
+	}
+	w.ledger.settle(hs...)
+}
+
+// refuse ends a job whose outcome the database will not take: it fails for good, with the database's reason.
+func (w *Worker) refuse(ctx context.Context, o outcome, reason error) {
+	if _, again := o.err.(*refusedError); again {
+		w.log.Error("the database takes no outcome of this job; it stays running until this worker stops", "job", o.hold.ID, "kind", o.hold.Kind, "error", reason)
+		w.ledger.settle(o.hold)
+		return
+	}
+	o.release, o.err = false, &refusedError{reason}
+	w.write(ctx, []outcome{o}, w.fail)
+}
+
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string {
+	return "the handler ended, but the database refused to store its outcome: " + e.err.Error()
+}
+func (e *refusedError) Unwrap() error { return jobs.Permanent(e.err) }
+
+func (w *Worker) succeed(ctx context.Context, batch []outcome) (map[int64]bool, error) {
+	done := make([]engine.Success, len(batch))
+	for i, o := range batch {
+		done[i] = o.hold.success(o.result)
+		done[i].Record = done[i].Record && !o.hold.Recorded
+	}
+	ids, err := w.store.Complete(ctx, batch[0].hold.owner, done)
+	return set(ids), err
+}
+
+func (w *Worker) giveBack(ctx context.Context, batch []outcome) (map[int64]bool, error) {
+	holds := make([]engine.Hold, len(batch))
+	for i, o := range batch {
+		holds[i] = o.hold.name()
+	}
+	ids, err := w.store.Release(ctx, batch[0].hold.owner, holds)
+	return set(ids), err
+}
+
+func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, error) {
+	fs := make([]engine.Failure, len(batch))
+	byID := make(map[int64]*outcome, len(batch))
+	for i := range batch {
+		fs[i] = batch[i].hold.failure(batch[i].err)
+		byID[fs[i].ID] = &batch[i]
+	}
+	answers, err := w.store.Fail(ctx, batch[0].hold.owner, fs)
+	ended := make(map[int64]bool, len(answers))
+	for _, a := range answers {
+		ended[a.ID] = true
+		o := byID[a.ID]
+		line := []any{"job", a.ID, "kind", o.hold.Kind, "queue", o.hold.Queue, "attempt", o.hold.Attempt, "max_attempts", o.hold.MaxAttempts, "error", firstLine(o.err)}
+		if a.Dead {
+			w.log.Error("job is dead", line...)
+		} else {
+			w.log.Warn("job failed and will be tried again", line...)
+		}
+	}
+	return ended, err
+}
+
+// errorText is what stands on record of an error: storable and bounded.
+func errorText(err error) string {
+	text := storable.Text(err.Error(), maxError)
+	if strings.TrimSpace(text) == "" {
+		return fmt.Sprintf("an error without a text, of type %T", err)
+	}
+	return text
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(errorText(err), "\n")
+	return line
+}
+
+func set(ids []int64) map[int64]bool {
+	m := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		m[id] = true
+	}
+	return m
+}
+
+// wait waits for d and tells whether ctx still stands.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

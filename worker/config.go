@@ -1,0 +1,102 @@
+package worker
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jobgen-go/jobgen/jobs"
+)
+
+// Config is a worker's deployment. The zero value of each field is its default.
+type Config struct {
+	// Queues to poll; default: the queues that the registered kinds declare.
+	Queues []string
+	// Concurrency is how many handlers run at once; default 100.
+	Concurrency int
+	// Lease is the time without a heartbeat after which this process counts as dead and its jobs are given to others
+	// (G7). It does not limit how long a handler runs. Default 15 s, at least 100 ms.
+	Lease time.Duration
+	// Heartbeat is how often the lease is renewed; default and at most a third of Lease.
+	Heartbeat time.Duration
+	// Reclaim is how often this process looks for dead ones, give or take a quarter; default 4 s.
+	Reclaim time.Duration
+	// Grace is how long a shutdown waits for running handlers before it cancels their contexts; default 25 s. Negative
+	// means not at all.
+	Grace time.Duration
+	// MaxCrashes is after how many losses of the process that ran it a job is dead (G8); default 5, at least 3: from the
+	// second crash on a job runs with nothing else in its process, so that only what kills the process dies for it.
+	MaxCrashes int
+	// KeepAttempts is how long the history of attempts that did not succeed is kept; default 7 days.
+	KeepAttempts time.Duration
+	// Logger gets one line for each thing an operator acts on; default slog.Default().
+	Logger *slog.Logger
+}
+
+const (
+	maxHolds    = 1000                   // holds at once, beyond Concurrency only claimed ahead or waiting to be stored
+	ahead       = 50 * time.Millisecond  // what is claimed ahead is started within this time, at the present rate
+	slack       = 2 * time.Second        // marks stay this far behind the database's clock: transactions commit late
+	pollFirst   = 5 * time.Millisecond   // polling of a worker that has just become idle,
+	pollShort   = 20 * time.Millisecond  // until it has been idle for
+	drowsy      = 250 * time.Millisecond // this long and sleeps; then it stretches
+	pollLong    = 5 * time.Second        // to this, since an enqueue wakes it,
+	pollDeaf    = time.Second            // or only to this while the listener is down
+	sweepEvery  = time.Second            // one sweep in the fleet; each worker waits this long times the fleet's size,
+	sweepMost   = 30 * time.Second       // but not longer than this,
+	sweepCost   = 20                     // nor less than this many times what its last sweep took
+	keepSamples = 14 * 24 * time.Hour    //
+	maxError    = 8 << 10                // bytes of an error text on record
+	reclaimMany = 500                    // jobs taken back in one statement
+	crashDelay  = time.Second            // back-off after the first crash; doubles
+)
+
+func (c Config) withDefaults(r *Registry) (Config, error) {
+	if len(c.Queues) == 0 {
+		for _, h := range r.handlers {
+			c.Queues = append(c.Queues, h.queue)
+		}
+	}
+	c.Queues = slices.Clone(c.Queues)
+	slices.Sort(c.Queues)
+	c.Queues = slices.Compact(c.Queues)
+	setDefault(&c.Concurrency, 100)
+	setDefault(&c.Lease, 15*time.Second)
+	setDefault(&c.Heartbeat, c.Lease/3)
+	setDefault(&c.Reclaim, 4*time.Second)
+	setDefault(&c.Grace, 25*time.Second)
+	setDefault(&c.MaxCrashes, 5)
+	setDefault(&c.KeepAttempts, 7*24*time.Hour)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	switch {
+	case len(r.handlers) == 0:
+		return c, fmt.Errorf("worker: no handler is registered; call the emitted Register before New")
+	case c.Concurrency < 1 || c.Concurrency > 100_000:
+		return c, fmt.Errorf("worker: Concurrency is %d; it must be 1 to 100000", c.Concurrency)
+	case c.Lease < 100*time.Millisecond || c.Lease > 24*time.Hour:
+		return c, fmt.Errorf("worker: Lease is %s; it must be 100ms to 24h", c.Lease)
+	case c.Heartbeat <= 0 || c.Heartbeat > c.Lease/3:
+		return c, fmt.Errorf("worker: Heartbeat is %s; it must be positive and at most a third of Lease (%s), so that one lost heartbeat loses no job", c.Heartbeat, c.Lease)
+	case c.Reclaim <= 0:
+		return c, fmt.Errorf("worker: Reclaim is %s; it must be positive", c.Reclaim)
+	case c.MaxCrashes < 3 || c.MaxCrashes > 1000:
+		return c, fmt.Errorf("worker: MaxCrashes is %d; it must be 3 to 1000: two crashes can be another job's doing", c.MaxCrashes)
+	case c.KeepAttempts < 0:
+		return c, fmt.Errorf("worker: KeepAttempts is %s; it must not be negative", c.KeepAttempts)
+	}
+	for _, q := range c.Queues {
+		if q == "" || len(q) > jobs.MaxName {
+			return c, fmt.Errorf("worker: queue %q has %d bytes; it must have 1 to %d", q, len(q), jobs.MaxName)
+		}
+	}
+	return c, nil
+}
+
+func setDefault[T int | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}

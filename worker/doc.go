@@ -1,0 +1,30 @@
+// Package worker runs jobs: it claims them, calls their handlers, and stores what came of it.
+//
+// A process makes a Registry, fills it with the emitted Register, makes a Worker with New, and calls Run.
+//
+// # The loops
+//
+// Run starts five loops in one errgroup, and ends them in this order.
+//
+//	loop       file         starts with   waits for                              ends
+//	claim      claim.go     Run           room in the ledger; a poll; a wake-up  with Run's context
+//	listen     listen.go    Run           notifications                          with Run's context
+//	upkeep     upkeep.go    Run           its interval                           with Run's context
+//	heartbeat  lease.go     Run           its interval                           after the last handler
+//	complete   complete.go  Run           an outcome                             after the last handler, with a last flush
+//
+// Beside them, runners (execute.go) call handlers: claim starts as many as there are slots and work for, and each ends
+// when nothing waits. They are not in the errgroup: a handler that ignores its cancelled context for ever must not keep
+// Run from returning.
+//
+// # What they share
+//
+// The ledger (ledger.go) is what this process holds: each hold, (id, fence), from its claim until its outcome is stored.
+// A claim enters it before any of its handlers starts; an outcome leaves it once the database has it. claim fills it as
+// far as the two limits allow (slots, and holds not yet stored), runners take what waits, complete settles, heartbeat
+// removes what the database says is gone. Everything else has one owner.
+//
+// No loop sleeps and none gives up: while the database is away they try again, at a bounded rate, and say so once. A
+// worker that is found dead although it lives goes on under a new id with nothing held (heartbeat); what its old handlers
+// return is stale and changes nothing.
+package worker

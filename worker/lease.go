@@ -1,0 +1,109 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// heartbeat is the loop that renews the lease, and learns on the way which holds are gone. After a loss it goes on under
+// a new id; nothing of the old one can be used any more.
+func (w *Worker) heartbeat(ctx context.Context) {
+	for every := w.cfg.Heartbeat; wait(ctx, jitter(every)); {
+		every = w.cfg.Heartbeat
+		asked := w.ledger.longRunning(w.cfg.Heartbeat / 2)
+		holds := make([]engine.Hold, len(asked))
+		for i, h := range asked {
+			holds[i] = h.name()
+		}
+		beat, err := w.beat(ctx, holds)
+		switch {
+		case err != nil:
+			w.contact.failed(w.log, "heartbeat", err)
+			every = w.cfg.Heartbeat / 5
+		case beat.Renewed:
+			w.contact.made(w.log, w.cfg.Lease, beat.Now)
+			w.fleet.Store(int64(beat.Fleet))
+			for _, h := range w.ledger.gone(asked, beat.Gone) {
+				w.log.Warn("job was taken back from this worker while its handler runs; the handler is cancelled", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+			}
+		default:
+			old := w.self.Load().ID
+			self := w.identity()
+			// The new id is registered before it is used, and nothing is claimed under the old one meanwhile: it is lost.
+			for w.store.Register(ctx, self, w.cfg.Lease) != nil && wait(ctx, w.cfg.Heartbeat/5) {
+			}
+			held := w.become(self)
+			w.log.Error("this worker was found dead and its jobs were given to others: it was out of contact for longer than its lease", "worker", old, "lease", w.cfg.Lease, "jobs", held, "new_worker", self.ID)
+		}
+	}
+}
+
+func (w *Worker) beat(ctx context.Context, holds []engine.Hold) (engine.Beat, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease)
+	defer cancel()
+	return w.store.Heartbeat(ctx, w.self.Load().ID, w.cfg.Lease, holds)
+}
+
+// contact is what this process knows of its contact with the database. It speaks up when contact is lost and when it is
+// back, not for each statement between.
+type contact struct {
+	mu     sync.Mutex
+	since  time.Time // of the first heartbeat of an uninterrupted series
+	last   time.Time // heartbeat
+	now    time.Time // the database's clock at the last heartbeat
+	broken bool
+}
+
+func (c *contact) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since, c.last = time.Time{}, time.Time{}
+}
+
+func (c *contact) made(log *slog.Logger, lease time.Duration, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.since.IsZero() || time.Since(c.last) > lease {
+		c.since = time.Now()
+	}
+	c.last, c.now = time.Now(), now
+	if c.broken {
+		c.broken = false
+		log.Info("contact with the database is back")
+	}
+}
+
+func (c *contact) failed(log *slog.Logger, step string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // shutting down
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if step == "heartbeat" {
+		c.since = time.Time{}
+	}
+	if !c.broken {
+		c.broken = true
+		log.Error("the database does not do what is asked; trying until it does", "step", step, "error", err)
+	}
+}
+
+// lasted tells whether contact has been uninterrupted for d: after an outage, the others get that long to renew their
+// leases before this worker judges them.
+func (c *contact) lasted(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.since.IsZero() && time.Since(c.since) >= d && time.Since(c.last) < d
+}
+
+// databaseTime is the database's clock at the last heartbeat, or zero.
+func (c *contact) databaseTime() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}

@@ -1,0 +1,295 @@
+package worker
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// hold is a job this process holds, from its claim until its outcome is stored.
+type hold struct {
+	engine.Claimed
+	handler *handler
+	owner   uuid.UUID // the worker id under which it was claimed
+	ctx     context.Context
+	cancel  context.CancelCauseFunc // set when its handler starts
+	started time.Time
+	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
+	finishing atomic.Bool
+}
+
+func (h *hold) name() engine.Hold { return engine.Hold{ID: h.ID, Fence: h.Fence} }
+
+// ledger is what this process holds. There are two limits: running handlers (slots) and holds whose outcome is not yet
+// stored. With one for both, a slot would wait for the database after each job (measured: 5k jobs/s at 10 slots).
+//
+// A hold is current while byID has it under its id: an outcome of any other is stale by definition and never reaches the
+// database (G4). A claim is entered whole, under one lock, so a flush that contains any pair of it sees all of it.
+type ledger struct {
+	mu      sync.Mutex
+	owner   uuid.UUID
+	byID    map[int64]*hold
+	waiting []*hold // claimed, not started; first in, first out
+	slots   int
+	runners int // goroutines that start what is waiting
+	running int // handlers that have not returned, stale ones included
+	active  map[*hold]struct{}
+	closed  bool // nothing is started any more
+
+	started  int64 // handlers started, ever
+	measured int64 // started, when the rate was last measured
+	since    time.Time
+	rate     float64 // handlers started per second while there is work
+
+	room chan struct{} // signalled when a hold is gone or a slot is free
+}
+
+func newLedger(slots int) *ledger {
+	return &ledger{byID: map[int64]*hold{}, active: map[*hold]struct{}{}, slots: slots, room: make(chan struct{}, 1)}
+}
+
+// own starts a new worker id. What was held under the old one is lost: handlers are cancelled and the holds are not
+// current any more. It returns how many.
+func (l *ledger) own(id uuid.UUID, cause error) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.byID)
+	for _, h := range l.byID {
+		if h.cancel != nil {
+			h.cancel(cause)
+		}
+	}
+	clear(l.byID)
+	l.waiting, l.owner = nil, id
+	poke(l.room)
+	return n
+}
+
+// add enters a whole claim and returns how many more runners it needs. Holds of another owner than the present one are
+// left out: that worker was lost while the claim was on its way, and what it claimed will be taken back.
+func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if owner != l.owner {
+		return 0
+	}
+	if l.running == 0 && len(l.waiting) == 0 {
+		l.since, l.measured = time.Now(), l.started
+	}
+	for _, h := range batch {
+		if old := l.byID[h.ID]; old != nil && old.cancel != nil {
+			old.cancel(engine.ErrLeaseLost)
+		}
+		l.byID[h.ID] = h
+	}
+	l.waiting = append(l.waiting, batch...)
+	runners = min(l.slots-l.runners, len(l.waiting))
+	l.runners += runners
+	return runners
+}
+
+// enter is add for a hold that needs no handler: it only waits for its outcome to be stored.
+func (l *ledger) enter(owner uuid.UUID, h *hold) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if owner != l.owner {
+		return false
+	}
+	l.byID[h.ID] = h
+	return true
+}
+
+// start takes the next hold for a runner, or ends the runner.
+func (l *ledger) start(base context.Context) *hold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.waiting) == 0 {
+		l.runners--
+		poke(l.room)
+		return nil
+	}
+	h := l.waiting[0]
+	l.waiting[0] = nil
+	if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
+		l.waiting = nil
+		poke(l.room)
+	}
+	h.ctx, h.cancel = context.WithCancelCause(base)
+	h.started = time.Now()
+	l.running++
+	l.started++
+	l.active[h] = struct{}{}
+	return h
+}
+
+// returned says that h's handler has returned. Its slot is free; its hold is not.
+func (l *ledger) returned(h *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	delete(l.active, h)
+	h.cancel(nil)
+}
+
+// respawn says that a runner has died with its handler (runtime.Goexit) and tells whether another is to take its place.
+func (l *ledger) respawn() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.waiting) == 0 {
+		l.runners--
+		poke(l.room)
+		return false
+	}
+	return true
+}
+
+// current tells whether h is still this process's hold of its job.
+func (l *ledger) current(h *hold) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byID[h.ID] == h
+}
+
+// settle removes holds whose outcome is stored, or that turned out stale.
+func (l *ledger) settle(hs ...*hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range hs {
+		if l.byID[h.ID] == h {
+			delete(l.byID, h.ID)
+		}
+	}
+	poke(l.room)
+}
+
+// gone settles holds that the database says are no longer this worker's, and cancels their handlers.
+func (l *ledger) gone(asked []*hold, ids []int64) (lost []*hold) {
+	missing := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		missing[id] = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range asked {
+		// Only a handler that still runs can have been robbed: the row of one that has returned leaves by its own outcome.
+		if _, runs := l.active[h]; runs && missing[h.ID] && l.byID[h.ID] == h && !h.finishing.Load() {
+			h.cancel(engine.ErrLeaseLost)
+			delete(l.byID, h.ID)
+			lost = append(lost, h)
+		}
+	}
+	return lost
+}
+
+// unknown lists those of the holds named that are not in the ledger.
+func (l *ledger) unknown(held []engine.Hold) (strays []engine.Hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range held {
+		if mine := l.byID[h.ID]; mine == nil || mine.Fence != h.Fence {
+			strays = append(strays, h)
+		}
+	}
+	return strays
+}
+
+// longRunning lists current holds whose handlers have run for at least d.
+func (l *ledger) longRunning(d time.Duration) (hs []*hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for h := range l.active {
+		if l.byID[h.ID] == h && now.Sub(h.started) >= d {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+// unstarted takes all waiting holds out, to be given back.
+func (l *ledger) unstarted() []*hold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	hs := l.waiting
+	l.waiting = nil
+	return hs
+}
+
+// close stops the starting of handlers.
+func (l *ledger) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+}
+
+// cancelAll cancels every running handler.
+func (l *ledger) cancelAll(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := range l.active {
+		h.cancel(cause)
+	}
+}
+
+// abandon takes the holds of handlers that still run out of the ledger's hands: what they return later is stale.
+func (l *ledger) abandon() (hs []*hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := range l.active {
+		if l.byID[h.ID] == h {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+func (l *ledger) counts() (running, waiting, holds int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running, len(l.waiting), len(l.byID)
+}
+
+// want is how many jobs to claim now; 0: wait for room. A process claims what it has free slots for, and beyond that only
+// what it will start within ahead at its present rate, so that short jobs are claimed in large batches and long ones are
+// not hoarded.
+func (l *ledger) want() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.measure()
+	capacity := max(l.slots, min(maxHolds, l.slots+int(min(l.rate*ahead.Seconds(), maxHolds))))
+	n := min(capacity-len(l.byID), capacity-l.running-len(l.waiting))
+	if starving := len(l.waiting) == 0 && l.running < l.slots; n > 0 && (starving || n >= capacity/2) {
+		return n
+	}
+	return 0
+}
+
+// measure updates the rate: an average over about ahead, of the time in which there was work.
+func (l *ledger) measure() {
+	now := time.Now()
+	dt := now.Sub(l.since)
+	if dt < time.Millisecond || l.since.IsZero() {
+		return
+	}
+	r := float64(l.started-l.measured) / dt.Seconds()
+	if l.rate == 0 {
+		l.rate = r
+	} else {
+		l.rate += (r - l.rate) * (1 - math.Exp(-dt.Seconds()/ahead.Seconds()))
+	}
+	l.since, l.measured = now, l.started
+}
+
+// poke wakes whoever waits on c, once.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

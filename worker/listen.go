@@ -1,0 +1,41 @@
+package worker
+
+import (
+	"context"
+	"time"
+)
+
+// listen is the loop that hears this worker being woken. While it is down, the claim loop polls more often; after each
+// reconnect a sweep follows, for what was missed.
+func (w *Worker) listen(ctx context.Context) {
+	for delay := 100 * time.Millisecond; ctx.Err() == nil; {
+		begin := time.Now()
+		conn, cancel := context.WithCancel(ctx)
+		go func() {
+			select {
+			case <-w.moved: // to a new worker id, and so to another channel
+				cancel()
+			case <-conn.Done():
+			}
+		}()
+		err := w.store.Listen(conn, w.self.Load().ID, w.heard, func() { poke(w.wake) })
+		w.listening.Store(false)
+		moved := conn.Err() != nil
+		cancel()
+		if moved {
+			continue
+		}
+		w.contact.failed(w.log, "listen", err)
+		if delay = min(2*delay, 10*time.Second); time.Since(begin) > time.Minute {
+			delay = 100 * time.Millisecond
+		}
+		wait(ctx, jitter(delay))
+	}
+}
+
+// heard is called when the connection listens.
+func (w *Worker) heard() {
+	w.listening.Store(true)
+	w.sweepNow.Store(true)
+	poke(w.wake)
+}

@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/storable"
+	"github.com/jobgen-go/jobgen/jobs"
+)
+
+// Registry collects the handlers of a worker, as a rule through the emitted Register. Mistakes are kept and returned by
+// New, all at once. The zero value is empty and ready to use; it must not change after New.
+type Registry struct {
+	handlers map[string]*handler
+	errs     []error
+}
+
+// handler is a kind with what runs it, its types erased.
+type handler struct {
+	kind, queue string
+	version     int
+	timeout     time.Duration
+	backoff     jobs.Backoff
+	keep        time.Duration
+	result      bool         // the kind has a result, so each success leaves a record
+	tx          reflect.Type // of the transaction it wants; nil: none
+	call        func(ctx context.Context, tx any, c *engine.Claimed) (result []byte, err error)
+}
+
+// Handle registers fn for a kind with a result. The handler runs in a goroutine of its own, under a context that ends at
+// the kind's timeout, when the job is taken back from this worker (cause jobs.ErrLeaseLost), and when a shutdown's grace
+// is over. Its effects outside the database happen at least once: see jobs.Info.Key.
+func Handle[P, R any](r *Registry, s *jobs.Spec[P, R], fn func(context.Context, *jobs.Job[P]) (R, error)) {
+	add(r, s, nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (R, error) { return fn(ctx, j) })
+}
+
+// HandleNone is Handle for a kind without a result.
+func HandleNone[P any](r *Registry, s *jobs.Spec[P, jobs.None], fn func(context.Context, *jobs.Job[P]) error) {
+	add(r, s, nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (jobs.None, error) { return jobs.None{}, fn(ctx, j) })
+}
+
+// HandleTx registers fn for a transactional kind: what it does in the transaction, the result and the job's completion
+// commit together or not at all (G5). fn cannot end the transaction; it returns nil or an error. T is the transaction
+// type of the database, pgx.Tx for Postgres; the transaction is READ COMMITTED and comes from the pool given to New.
+func HandleTx[T, P, R any](r *Registry, s *jobs.Spec[P, R], fn func(context.Context, T, *jobs.Job[P]) (R, error)) {
+	add(r, s, reflect.TypeFor[T](), func(ctx context.Context, tx any, j *jobs.Job[P]) (R, error) { return fn(ctx, tx.(T), j) })
+}
+
+// HandleTxNone is HandleTx for a kind without a result.
+func HandleTxNone[T, P any](r *Registry, s *jobs.Spec[P, jobs.None], fn func(context.Context, T, *jobs.Job[P]) error) {
+	add(r, s, reflect.TypeFor[T](), func(ctx context.Context, tx any, j *jobs.Job[P]) (jobs.None, error) {
+		return jobs.None{}, fn(ctx, tx.(T), j)
+	})
+}
+
+func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, fn func(context.Context, any, *jobs.Job[P]) (R, error)) {
+	h := &handler{
+		kind: s.Kind, queue: s.Queue, version: max(s.Version, 1), timeout: s.Timeout, backoff: s.Backoff, keep: s.KeepResult,
+		result: reflect.TypeFor[R]() != reflect.TypeFor[jobs.None](), tx: tx,
+	}
+	if h.keep <= 0 {
+		h.keep = jobs.DefaultKeepResult
+	}
+	h.call = func(ctx context.Context, tx any, c *engine.Claimed) ([]byte, error) {
+		j, err := jobs.Decode(s, c)
+		if err != nil {
+			return nil, err
+		}
+		result, err := fn(ctx, tx, j)
+		if err != nil || !h.result {
+			return nil, err
+		}
+		b, err := storable.JSON(result, jobs.MaxPayload)
+		if err != nil {
+			// The effects have happened, or would be rolled back each time: trying again cannot help.
+			return nil, jobs.Permanent(fmt.Errorf("the handler succeeded, but its result cannot be stored: %w", err))
+		}
+		return b, nil
+	}
+	if _, dup := r.handlers[s.Kind]; dup {
+		r.errs = append(r.errs, fmt.Errorf("worker: kind %q has two handlers; remove one Handle or Register call", s.Kind))
+		return
+	}
+	if r.handlers == nil {
+		r.handlers = map[string]*handler{}
+	}
+	r.handlers[s.Kind] = h
+}
+
+// Check refuses a nil value, and a struct in which an embedded interface is nil: its methods exist, so it compiles, and
+// panic when they are called. The emitted Register calls it first and registers nothing if it returns false.
+func (r *Registry) Check(handlers any) bool {
+	if where := findNil(reflect.ValueOf(handlers)); where != "" {
+		r.errs = append(r.errs, fmt.Errorf("worker: Register: %s is nil; give it a value that has the handlers", where))
+		return false
+	}
+	return true
+}
+
+// findNil follows pointers and embedded fields, which is where promoted methods come from.
+func findNil(v reflect.Value) string {
+	if !v.IsValid() {
+		return "the value"
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
+			return v.Type().String()
+		}
+		return findNil(v.Elem())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if !f.Anonymous {
+				continue
+			}
+			if k := f.Type.Kind(); (k == reflect.Interface || k == reflect.Pointer) && f.Type.NumMethod() > 0 || k == reflect.Struct {
+				if where := findNil(v.Field(i)); where != "" {
+					return fmt.Sprintf("%s in %s", where, v.Type())
+				}
+			}
+		}
+	}
+	return ""
+}

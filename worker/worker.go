@@ -1,0 +1,224 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
+)
+
+// Worker runs the jobs of some queues in this process. Make one with New and call Run once.
+type Worker struct {
+	reg  *Registry
+	cfg  Config
+	log  *slog.Logger
+	open func(context.Context) (engine.Store, error)
+
+	store  engine.Store
+	self   atomic.Pointer[engine.Worker] // new after each loss of the lease
+	ran    atomic.Bool
+	hurry  chan struct{} // closed: no grace at shutdown
+	ledger *ledger
+
+	handlers  context.Context // base of every handler's context: it has the values of Run's, and never ends
+	outcomes  outcomes
+	marks     marks
+	wake      chan struct{} // this worker was notified
+	moved     chan struct{} // this worker has a new id to listen under
+	listening atomic.Bool
+	sweepNow  atomic.Bool
+	suspects  atomic.Bool // one is waiting
+	contact   contact
+	fleet     atomic.Int64 // workers whose lease stands, as of the last heartbeat
+}
+
+// New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (five at most); the
+// transactions of transactional handlers come from pool. Every mistake in the registry and the configuration is returned,
+// joined. It does not touch the database.
+func New(pool *pgxpool.Pool, r *Registry, cfg Config) (*Worker, error) {
+	return newWorker(r, cfg, func(ctx context.Context) (engine.Store, error) { return postgres.Open(ctx, pool) })
+}
+
+func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store, error)) (*Worker, error) {
+	errs := r.errs
+	for kind, h := range r.handlers {
+		if h.tx != nil && h.tx != postgres.TxType() {
+			errs = append(errs, fmt.Errorf("worker: the handler of %q wants a %s; this database gives a %s", kind, h.tx, postgres.TxType()))
+		}
+	}
+	cfg, err := cfg.withDefaults(r)
+	if errs = append(errs, err); errors.Join(errs...) != nil {
+		return nil, errors.Join(errs...)
+	}
+	return &Worker{
+		reg: r, cfg: cfg, log: cfg.Logger, open: open,
+		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
+		outcomes: outcomes{poke: make(chan struct{}, 1)}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+	}, nil
+}
+
+// errShutdown is the cause of the contexts of handlers that outlived the grace of a shutdown.
+var errShutdown = errors.New("jobgen: the worker is shutting down")
+
+// cancelTime is how long cancelled handlers get to return at a shutdown, and endTime how long the last statements get.
+const (
+	cancelTime = 2 * time.Second
+	endTime    = 10 * time.Second
+)
+
+// Run works until ctx ends, then shuts down: it stops claiming, gives back what has not started, waits for running
+// handlers up to Config.Grace, cancels them, gives their jobs back without spending an attempt, and leaves. It returns nil
+// after a clean end, an error if the database could not be used at the start, and an error if handlers had to be left
+// behind or jobs could not be given back (others take them after the lease). While it runs it outlives any outage.
+func (w *Worker) Run(ctx context.Context) (err error) {
+	if w.ran.Swap(true) {
+		return errors.New("worker: Run was called before; make another Worker")
+	}
+	if w.store, err = w.open(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	defer w.store.Close()
+	start, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	if err := w.store.Check(start); err != nil {
+		return err
+	}
+	self := w.identity()
+	if err := w.store.Register(start, self, w.cfg.Lease); err != nil {
+		return err
+	}
+	w.become(self)
+	w.contact.made(w.log, w.cfg.Lease, time.Time{})
+	w.handlers = context.WithoutCancel(ctx)
+	w.log.Info("worker started", "worker", self.ID, "queues", w.cfg.Queues, "kinds", len(self.Kinds), "concurrency", w.cfg.Concurrency)
+
+	// The loops that claim end with ctx; those that keep and store what is held end after the handlers.
+	loops, finish := context.WithCancel(context.WithoutCancel(ctx))
+	defer finish()
+	stopped := make(chan struct{})
+	var g errgroup.Group
+	g.Go(func() error { defer close(stopped); w.claim(ctx); return nil })
+	g.Go(func() error { w.listen(ctx); return nil })
+	g.Go(func() error { w.upkeep(ctx); return nil })
+	g.Go(func() error { w.heartbeat(loops); return nil })
+	g.Go(func() error { w.complete(loops); return nil })
+	g.Go(func() error { defer finish(); <-stopped; return w.shutdown() })
+	err = g.Wait()
+
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if _, _, held := w.ledger.counts(); held > 0 {
+		err = errors.Join(err, fmt.Errorf("worker: %d jobs could not be given back; other workers take them when the lease has run out (%s)", held, w.cfg.Lease))
+	}
+	err = errors.Join(err, w.store.Leave(end, w.self.Load().ID))
+	w.log.Info("worker stopped", "worker", w.self.Load().ID, "error", err)
+	return err
+}
+
+// RunUntilSignal is Run until SIGINT or SIGTERM. A second one ends the grace: handlers are cancelled at once.
+func (w *Worker) RunUntilSignal(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for _, then := range []func(){cancel, func() { close(w.hurry) }} {
+			select {
+			case <-signals:
+				then()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return w.Run(ctx)
+}
+
+// shutdown ends what runs, after claiming has stopped.
+func (w *Worker) shutdown() error {
+	w.ledger.close()
+	for _, h := range w.ledger.unstarted() {
+		w.outcomes.put(outcome{hold: h, release: true})
+	}
+	if !w.drained(w.cfg.Grace, w.hurry) {
+		w.ledger.cancelAll(errShutdown)
+		w.drained(cancelTime, nil)
+	}
+	stuck := w.ledger.abandon()
+	for _, h := range stuck {
+		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "running", time.Since(h.started).Round(time.Millisecond))
+		w.outcomes.put(outcome{hold: h, release: true})
+	}
+	if len(stuck) > 0 {
+		return fmt.Errorf("worker: %d handlers ignored their cancelled context and still run; their jobs were given back", len(stuck))
+	}
+	return nil
+}
+
+// drained waits until no handler runs, at most for d or until cut, and tells whether none does.
+func (w *Worker) drained(d time.Duration, cut <-chan struct{}) bool {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	for {
+		if running, _, _ := w.ledger.counts(); running == 0 {
+			return true
+		}
+		select {
+		case <-w.ledger.room:
+		case <-timer.C:
+			return false
+		case <-cut:
+			return false
+		}
+	}
+}
+
+// identity is this process under a new worker id.
+func (w *Worker) identity() engine.Worker {
+	self := engine.Worker{ID: uuid.New(), PID: os.Getpid(), Build: build(), Queues: w.cfg.Queues}
+	self.Host, _ = os.Hostname()
+	for _, h := range w.reg.handlers {
+		self.Kinds = append(self.Kinds, engine.Kind{Name: h.kind, Version: h.version})
+	}
+	return self
+}
+
+func (w *Worker) become(self engine.Worker) (held int) {
+	held = w.ledger.own(self.ID, engine.ErrLeaseLost)
+	w.contact.reset()
+	if before := w.self.Swap(&self); before != nil {
+		poke(w.moved)
+	}
+	return held
+}
+
+// build names the program's version, for an operator who looks at who is alive.
+func build() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	version := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			version += " " + s.Value[:12]
+		}
+	}
+	return version
+}
