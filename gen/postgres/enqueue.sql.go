@@ -13,7 +13,7 @@ import (
 const enqueue = `-- name: Enqueue :one
 WITH ins AS (
   INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at)
-  VALUES ($1, $2, $3, $4, $5, $6, $7,
+  VALUES ($1, $2, $3, ($4::text)::jsonb, ($5::text)::jsonb, $6, $7,
           greatest($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond'))
   RETURNING id
 ), woken AS (
@@ -27,8 +27,8 @@ type EnqueueParams struct {
 	Queue       string
 	Kind        string
 	Version     int32
-	Payload     []byte
-	Headers     []byte
+	Payload     string
+	Headers     *string
 	Priority    int16
 	MaxAttempts int32
 	At          *time.Time
@@ -69,7 +69,7 @@ WITH k AS (
   RETURNING job_id
 ), ins AS (
   INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
-  SELECT k.job_id, $3, $1, $2, $4, $5, $6, $7, $8,
+  SELECT k.job_id, $3, $1, $2, $4, ($5::text)::jsonb, ($6::text)::jsonb, $7, $8,
          greatest($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond')
   FROM k
   RETURNING id
@@ -85,8 +85,8 @@ type EnqueueKeyedParams struct {
 	Key         string
 	Queue       string
 	Version     int32
-	Payload     []byte
-	Headers     []byte
+	Payload     string
+	Headers     *string
 	Priority    int16
 	MaxAttempts int32
 	At          *time.Time
@@ -122,10 +122,10 @@ func (q *Queries) EnqueueKeyed(ctx context.Context, arg EnqueueKeyedParams) (Enq
 const enqueueMany = `-- name: EnqueueMany :many
 WITH input AS MATERIALIZED (
   SELECT nextval('jobgen.job_id') AS id, e.payload
-  FROM (SELECT unnest($1::jsonb[]) AS payload) e
+  FROM (SELECT unnest($1::text[]) AS payload) e
 ), ins AS (
   INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at)
-  SELECT input.id, $2, $3, $4, input.payload, $5, $6, $7,
+  SELECT input.id, $2, $3, $4, input.payload::jsonb, ($5::text)::jsonb, $6, $7,
          greatest($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond')
   FROM input
 ), woken AS MATERIALIZED (
@@ -136,11 +136,11 @@ SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0
 `
 
 type EnqueueManyParams struct {
-	Payloads    [][]byte
+	Payloads    []string
 	Queue       string
 	Kind        string
 	Version     int32
-	Headers     []byte
+	Headers     *string
 	Priority    int16
 	MaxAttempts int32
 	At          *time.Time
@@ -184,7 +184,7 @@ func (q *Queries) EnqueueMany(ctx context.Context, arg EnqueueManyParams) ([]int
 const enqueueManyKeyed = `-- name: EnqueueManyKeyed :many
 WITH input AS MATERIALIZED (
   SELECT nextval('jobgen.job_id') AS id, e.key, e.payload
-  FROM (SELECT unnest($1::text[]) AS key, unnest($2::jsonb[]) AS payload) e
+  FROM (SELECT unnest($1::text[]) AS key, unnest($2::text[]) AS payload) e
 ), k AS (
   INSERT INTO jobgen.job_result (kind, key, job_id)
   SELECT $3, input.key, input.id FROM input ORDER BY input.key COLLATE "C", input.id
@@ -192,7 +192,7 @@ WITH input AS MATERIALIZED (
   RETURNING job_id
 ), ins AS (
   INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
-  SELECT input.id, $4, $3, input.key, $5, input.payload, $6, $7, $8,
+  SELECT input.id, $4, $3, input.key, $5, input.payload::jsonb, ($6::text)::jsonb, $7, $8,
          greatest($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond')
   FROM input JOIN k ON k.job_id = input.id
   RETURNING id
@@ -209,11 +209,11 @@ ORDER BY input.id
 
 type EnqueueManyKeyedParams struct {
 	Keys        []string
-	Payloads    [][]byte
+	Payloads    []string
 	Kind        string
 	Queue       string
 	Version     int32
-	Headers     []byte
+	Headers     *string
 	Priority    int16
 	MaxAttempts int32
 	At          *time.Time
@@ -286,7 +286,7 @@ func (q *Queries) ForgetKey(ctx context.Context, arg ForgetKeyParams) (int64, er
 const revive = `-- name: Revive :one
 WITH revived AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', queue = $1, version = $2, payload = $3, headers = $4, priority = $5,
+  SET status = 'queued', queue = $1, version = $2, payload = ($3::text)::jsonb, headers = ($4::text)::jsonb, priority = $5,
       attempt = 0, max_attempts = $6, crashes = 0,
       run_at = greatest($7::timestamptz, clock_timestamp() + $8::bigint * interval '1 microsecond')
   WHERE id = $9 AND status = 'dead' AND kind = $10 AND key = $11::text
@@ -301,8 +301,8 @@ SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived
 type ReviveParams struct {
 	Queue       string
 	Version     int32
-	Payload     []byte
-	Headers     []byte
+	Payload     string
+	Headers     *string
 	Priority    int16
 	MaxAttempts int32
 	At          *time.Time

@@ -36,7 +36,7 @@ func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Ele
 		return p.enqueueKeyed(ctx, in, e)
 	}
 	row, err := gen.New(p.DB).Enqueue(ctx, gen.EnqueueParams{
-		Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Payload: e.Payload, Headers: in.Headers,
+		Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Payload: string(e.Payload), Headers: headers(in),
 		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
 	})
 	return engine.Inserted{ID: row.ID}, err
@@ -50,7 +50,7 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 	q := gen.New(p.DB)
 	for range keyTries {
 		row, err := q.EnqueueKeyed(ctx, gen.EnqueueKeyedParams{
-			Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: e.Payload, Headers: in.Headers,
+			Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: string(e.Payload), Headers: headers(in),
 			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
 		})
 		if !errors.Is(err, pgx.ErrNoRows) {
@@ -64,8 +64,8 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 			return engine.Inserted{}, err
 		case state.Status == "dead":
 			row, err := q.Revive(ctx, gen.ReviveParams{
-				ID: state.JobID, Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: e.Payload,
-				Headers: in.Headers, Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+				ID: state.JobID, Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: string(e.Payload),
+				Headers: headers(in), Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
 			})
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return engine.Inserted{ID: row.ID}, err
@@ -84,13 +84,13 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []engine.Element) ([]engine.Inserted, error) {
 	q := gen.New(p.DB)
 	out := make([]engine.Inserted, len(elements))
-	payloads := make([][]byte, len(elements))
+	payloads := make([]string, len(elements))
 	for i, e := range elements {
-		payloads[i] = e.Payload
+		payloads[i] = string(e.Payload)
 	}
 	if elements[0].Key == "" {
 		ids, err := q.EnqueueMany(ctx, gen.EnqueueManyParams{
-			Payloads: payloads, Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Headers: in.Headers,
+			Payloads: payloads, Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Headers: headers(in),
 			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(), Wake: wake(len(elements)),
 		})
 		for i, id := range ids {
@@ -103,7 +103,7 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 		keys[i] = e.Key
 	}
 	rows, err := q.EnqueueManyKeyed(ctx, gen.EnqueueManyKeyedParams{
-		Keys: keys, Payloads: payloads, Kind: in.Kind, Queue: in.Queue, Version: int32(in.Version), Headers: in.Headers,
+		Keys: keys, Payloads: payloads, Kind: in.Kind, Queue: in.Queue, Version: int32(in.Version), Headers: headers(in),
 		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(), Wake: wake(len(elements)),
 	})
 	if err != nil {
@@ -149,6 +149,16 @@ func at(in engine.Insert) *time.Time {
 		return nil
 	}
 	return &in.At
+}
+
+// headers is text, like the payload: without the server's description of the statement (QueryExecModeSimpleProtocol and
+// QueryExecModeExec, as behind some poolers) pgx writes []byte as bytea.
+func headers(in engine.Insert) *string {
+	if in.Headers == nil {
+		return nil
+	}
+	s := string(in.Headers)
+	return &s
 }
 
 func (p Producer) State(ctx context.Context, kind string, id int64, key string) (engine.State, error) {

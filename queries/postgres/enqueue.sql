@@ -5,7 +5,7 @@
 -- their order.
 WITH ins AS (
   INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at)
-  VALUES (@queue, @kind, @version, @payload, @headers, @priority, @max_attempts,
+  VALUES (@queue, @kind, @version, (@payload::text)::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
           greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'))
   RETURNING id
 ), woken AS (
@@ -25,7 +25,7 @@ WITH k AS (
   RETURNING job_id
 ), ins AS (
   INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
-  SELECT k.job_id, @queue, @kind, @key, @version, @payload, @headers, @priority, @max_attempts,
+  SELECT k.job_id, @queue, @kind, @key, @version, (@payload::text)::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
          greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
   FROM k
   RETURNING id
@@ -40,10 +40,10 @@ SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
 -- workers as the jobs may need. (A LEFT JOIN to the count would be removed by the planner, and the NOTIFY with it.)
 WITH input AS MATERIALIZED (
   SELECT nextval('jobgen.job_id') AS id, e.payload
-  FROM (SELECT unnest(@payloads::jsonb[]) AS payload) e
+  FROM (SELECT unnest(@payloads::text[]) AS payload) e
 ), ins AS (
   INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at)
-  SELECT input.id, @queue, @kind, @version, input.payload, @headers, @priority, @max_attempts,
+  SELECT input.id, @queue, @kind, @version, input.payload::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
          greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
   FROM input
 ), woken AS MATERIALIZED (
@@ -57,7 +57,7 @@ SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0
 -- with the same keys wait for each other instead of deadlocking. An element without a new job has inserted = false.
 WITH input AS MATERIALIZED (
   SELECT nextval('jobgen.job_id') AS id, e.key, e.payload
-  FROM (SELECT unnest(@keys::text[]) AS key, unnest(@payloads::jsonb[]) AS payload) e
+  FROM (SELECT unnest(@keys::text[]) AS key, unnest(@payloads::text[]) AS payload) e
 ), k AS (
   INSERT INTO jobgen.job_result (kind, key, job_id)
   SELECT @kind, input.key, input.id FROM input ORDER BY input.key COLLATE "C", input.id
@@ -65,7 +65,7 @@ WITH input AS MATERIALIZED (
   RETURNING job_id
 ), ins AS (
   INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
-  SELECT input.id, @queue, @kind, input.key, @version, input.payload, @headers, @priority, @max_attempts,
+  SELECT input.id, @queue, @kind, input.key, @version, input.payload::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
          greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
   FROM input JOIN k ON k.job_id = input.id
   RETURNING id
@@ -83,7 +83,7 @@ ORDER BY input.id;
 -- Revive gives the dead job of a key a new payload and a fresh start. No row: it is no longer dead.
 WITH revived AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', queue = @queue, version = @version, payload = @payload, headers = @headers, priority = @priority,
+  SET status = 'queued', queue = @queue, version = @version, payload = (@payload::text)::jsonb, headers = (sqlc.narg(headers)::text)::jsonb, priority = @priority,
       attempt = 0, max_attempts = @max_attempts, crashes = 0,
       run_at = greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
   WHERE id = @id AND status = 'dead' AND kind = @kind AND key = @key::text
