@@ -63,7 +63,7 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (put.job_id IS NOT NULL)::bool AS recorded FROM done LEFT JOIN put ON put.job_id = done.id
+SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded FROM done
 `
 
 type CompleteRecordedParams struct {
@@ -80,7 +80,8 @@ type CompleteRecordedRow struct {
 }
 
 // CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
-// only. An arbiter row that another job has taken over or finished is left alone, and recorded is false.
+// only. An arbiter row that another job has taken over or finished is left alone, and recorded is false. (IN is a hashed
+// subplan; the LEFT JOIN that was here became a nested loop over both CTEs, n² of them.)
 func (q *Queries) CompleteRecorded(ctx context.Context, arg CompleteRecordedParams) ([]CompleteRecordedRow, error) {
 	rows, err := q.db.Query(ctx, completeRecorded,
 		arg.Ids,

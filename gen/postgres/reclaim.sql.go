@@ -24,7 +24,9 @@ WITH lost AS (
   ))
   RETURNING id, host, pid, beat_at
 ), asleep AS (
-  DELETE FROM jobgen.wake WHERE worker_id IN (SELECT lost.id FROM lost)
+  DELETE FROM jobgen.wake k
+  WHERE k.worker_id IN (SELECT lost.id FROM lost)
+     OR NOT EXISTS (SELECT FROM jobgen.workers w WHERE w.id = k.worker_id AND w.lost_at IS NULL)
 )
 SELECT id, host, pid, beat_at FROM lost
 `
@@ -37,7 +39,8 @@ type MarkLostRow struct {
 }
 
 // MarkLost writes expired leases lost, for good: a heartbeat of such a worker is refused from then on. A row that its
-// worker's heartbeat has locked is skipped. Wake rows of the lost go with them.
+// worker's heartbeat has locked is skipped. Wake rows go with them, and those that nobody alive owns: left behind, each would
+// swallow the wake-ups of its queue.
 func (q *Queries) MarkLost(ctx context.Context) ([]MarkLostRow, error) {
 	rows, err := q.db.Query(ctx, markLost)
 	if err != nil {
@@ -71,11 +74,14 @@ WITH lost AS MATERIALIZED (
     SELECT DISTINCT j.worker_id FROM jobgen.jobs j WHERE $1::bool AND j.status = 'running'
   ) o WHERE NOT EXISTS (SELECT FROM jobgen.workers x WHERE x.id = o.worker_id)
 ), held AS MATERIALIZED (
-  SELECT j.id, j.fence, j.worker_id
-  FROM lost JOIN jobgen.jobs j ON j.worker_id = lost.id
-  WHERE j.status = 'running'
+  SELECT r.id, r.fence, lost.id AS worker_id
+  FROM lost CROSS JOIN LATERAL (
+    SELECT j.id, j.fence FROM jobgen.jobs j
+    WHERE j.worker_id = lost.id AND j.status = 'running'
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+  ) r
   LIMIT $2
-  FOR UPDATE OF j SKIP LOCKED
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + 1 >= $3::int THEN 'dead' ELSE 'queued' END,
@@ -119,7 +125,8 @@ type ReclaimRow struct {
 // and, at max_crashes, the job is dead. run_at keeps to the right of every worker's mark. Lost workers are looked at for
 // as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
 // whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
-// skipped. The samples are written in order, so that two reclaims at once do not deadlock.
+// skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of
+// jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running.
 func (q *Queries) Reclaim(ctx context.Context, arg ReclaimParams) ([]ReclaimRow, error) {
 	rows, err := q.db.Query(ctx, reclaim,
 		arg.Orphans,

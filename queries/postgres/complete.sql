@@ -8,7 +8,8 @@ RETURNING id;
 
 -- name: CompleteRecorded :many
 -- CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
--- only. An arbiter row that another job has taken over or finished is left alone, and recorded is false.
+-- only. An arbiter row that another job has taken over or finished is left alone, and recorded is false. (IN is a hashed
+-- subplan; the LEFT JOIN that was here became a nested loop over both CTEs, n² of them.)
 WITH done AS (
   DELETE FROM jobgen.jobs j
   WHERE j.id = ANY(@ids::bigint[]) AND j.fence = ANY(@fences::bigint[]) AND j.worker_id = @worker_id::uuid
@@ -25,4 +26,4 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (put.job_id IS NOT NULL)::bool AS recorded FROM done LEFT JOIN put ON put.job_id = done.id;
+SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded FROM done;

@@ -1,6 +1,7 @@
 -- name: MarkLost :many
 -- MarkLost writes expired leases lost, for good: a heartbeat of such a worker is refused from then on. A row that its
--- worker's heartbeat has locked is skipped. Wake rows of the lost go with them.
+-- worker's heartbeat has locked is skipped. Wake rows go with them, and those that nobody alive owns: left behind, each would
+-- swallow the wake-ups of its queue.
 WITH lost AS (
   UPDATE jobgen.workers
   SET lost_at = clock_timestamp()
@@ -12,7 +13,9 @@ WITH lost AS (
   ))
   RETURNING id, host, pid, beat_at
 ), asleep AS (
-  DELETE FROM jobgen.wake WHERE worker_id IN (SELECT lost.id FROM lost)
+  DELETE FROM jobgen.wake k
+  WHERE k.worker_id IN (SELECT lost.id FROM lost)
+     OR NOT EXISTS (SELECT FROM jobgen.workers w WHERE w.id = k.worker_id AND w.lost_at IS NULL)
 )
 SELECT id, host, pid, beat_at FROM lost;
 
@@ -21,7 +24,8 @@ SELECT id, host, pid, beat_at FROM lost;
 -- and, at max_crashes, the job is dead. run_at keeps to the right of every worker's mark. Lost workers are looked at for
 -- as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
 -- whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
--- skipped. The samples are written in order, so that two reclaims at once do not deadlock.
+-- skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of
+-- jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running.
 WITH lost AS MATERIALIZED (
   SELECT w.id FROM jobgen.workers w WHERE w.lost_at IS NOT NULL
   UNION ALL
@@ -29,11 +33,14 @@ WITH lost AS MATERIALIZED (
     SELECT DISTINCT j.worker_id FROM jobgen.jobs j WHERE @orphans::bool AND j.status = 'running'
   ) o WHERE NOT EXISTS (SELECT FROM jobgen.workers x WHERE x.id = o.worker_id)
 ), held AS MATERIALIZED (
-  SELECT j.id, j.fence, j.worker_id
-  FROM lost JOIN jobgen.jobs j ON j.worker_id = lost.id
-  WHERE j.status = 'running'
+  SELECT r.id, r.fence, lost.id AS worker_id
+  FROM lost CROSS JOIN LATERAL (
+    SELECT j.id, j.fence FROM jobgen.jobs j
+    WHERE j.worker_id = lost.id AND j.status = 'running'
+    LIMIT @n
+    FOR UPDATE SKIP LOCKED
+  ) r
   LIMIT @n
-  FOR UPDATE OF j SKIP LOCKED
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int THEN 'dead' ELSE 'queued' END,
