@@ -15,6 +15,7 @@ type directive struct {
 	pos   token.Pos // of the slashes
 	verb  word
 	words []word
+	bad   bool // the words could not be split, which has been reported
 }
 
 // word is one argument. A quoted one is unquoted here.
@@ -37,9 +38,8 @@ func scanComment(ds *diags, c *ast.Comment) (directive, bool) {
 	words, bad := splitArgs(d.ArgsPos, d.Args)
 	if bad.IsValid() {
 		ds.add(bad, ruleValue, "a quoted word must end with its quote and be followed by a space; write it without quotes, or close it")
-		return directive{}, false
 	}
-	return directive{d.Slash, word{pos: d.Slash + token.Pos(len("//job:")), text: d.Name}, words}, true
+	return directive{d.Slash, word{pos: d.Slash + token.Pos(len("//job:")), text: d.Name}, words, bad.IsValid()}, true
 }
 
 // splitArgs is Directive.ParseArgs that also tells where a malformed quote begins, and which words were quoted.
@@ -168,12 +168,16 @@ func (a *annotation) read(ds *diags, d directive, onPackage bool) {
 		return
 	}
 	a.at[v.Name] = d.pos
+	if d.bad {
+		return
+	}
 	rest := d.words
 	if v.Arg != nil {
 		if len(rest) == 0 || !rest[0].quoted && strings.Contains(rest[0].text, "=") {
 			ds.add(d.verb.pos, ruleMissing, "//job:%s needs %s first: %s", v.Name, v.Arg.Value, v.Arg.Doc)
 		} else {
-			a.store(ds, v.Name+"."+v.Arg.Name, v.Arg, "", rest[0])
+			a.at[v.Name+"."+v.Arg.Name] = rest[0].pos
+			a.store(ds, v.Arg, "", rest[0])
 			rest = rest[1:]
 		}
 	}
@@ -191,6 +195,9 @@ func (a *annotation) readKey(ds *diags, v *verb, w word) {
 	}
 	k := v.find(name)
 	at := v.Name + "." + name
+	if k != nil && !a.has(at) {
+		defer func() { a.at[at] = w.pos }() // it counts as written even when it is wrong: nothing is reported twice
+	}
 	switch {
 	case k == nil && !hasValue:
 		ds.add(w.pos, ruleUnknown, "%q is no key of //job:%s%s; keys are written key=value, without blanks", w.text, v.Name, didYouMean(name, v.keyNames()))
@@ -209,13 +216,12 @@ func (a *annotation) readKey(ds *diags, v *verb, w word) {
 			w.pos += token.Pos(len(name) + 1)
 			w.text = value
 		}
-		a.store(ds, at, k, name+"=", w)
+		a.store(ds, k, name+"=", w)
 	}
 }
 
-// store sets one value. It counts as written even when it is wrong, so that nothing is reported twice.
-func (a *annotation) store(ds *diags, at string, k *key, prefix string, w word) {
-	a.at[at] = w.pos
+// store sets one value.
+func (a *annotation) store(ds *diags, k *key, prefix string, w word) {
 	switch err := k.set(a, w.text).(type) {
 	case nil:
 	case errLater:
@@ -295,6 +301,8 @@ func findPlaces(f *file) map[*ast.CommentGroup]place {
 				set(n.Doc, place{misfit: "this is on a group of types: give the type a declaration of its own, type X struct { … }"})
 			case n.Tok == token.TYPE && len(n.Specs) == 1:
 				set(n.Doc, place{spec: n.Specs[0].(*ast.TypeSpec)})
+			case n.Tok == token.IMPORT:
+				misfit("an import", n.Doc)
 			default:
 				misfit("a "+n.Tok.String()+" declaration", n.Doc)
 			}

@@ -136,7 +136,7 @@ func (e *emitter) spec(k *kind, result string) {
 	e.line("MaxAttempts: %d,", k.attempts)
 	e.line("Timeout: %s,", e.duration(k.timeout))
 	if len(k.parts) > 0 {
-		e.line("Key: func(k *%s.KeyBuilder, p %s) { k%s },", e.jobs, k.goName, builderCalls(k.parts))
+		e.line("Key: func(k *%s.KeyBuilder, p %s) { k%s },", e.jobs, k.goName, e.builderCalls(k.parts))
 		e.line("KeepResult: %s,", e.duration(k.keep))
 	}
 	if k.has("retry") {
@@ -146,10 +146,19 @@ func (e *emitter) spec(k *kind, result string) {
 	e.line("}")
 }
 
-func builderCalls(parts []keyPart) string {
+func (e *emitter) builderCalls(parts []keyPart) string {
 	var b strings.Builder
 	for _, p := range parts {
-		fmt.Fprintf(&b, ".%s(%s)", p.method, p.expr)
+		expr := "p." + p.path
+		switch {
+		case p.method == "Bytes":
+			expr += "[:]"
+		case p.to == "time.Time":
+			expr = e.time + ".Time(" + expr + ")"
+		case p.to != "":
+			expr = p.to + "(" + expr + ")"
+		}
+		fmt.Fprintf(&b, ".%s(%s)", p.method, expr)
 	}
 	return b.String()
 }

@@ -21,6 +21,7 @@ import (
 	"go/token"
 	"maps"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,7 +140,7 @@ func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 			case f.ignored || f.constrained():
 				ds.add(a.pos, rulePlacement, "this file has build constraints, and %s has none: move it to a file that is always compiled", OutputName)
 			case a.pkg && defaults != nil:
-				ds.add(a.pos, ruleRepeated, "the package has //job: lines in its doc comment already, at %s: keep them in one place", ds.fset.Position(defaults.pos))
+				ds.add(a.pos, ruleRepeated, "the package has a doc comment with //job: lines already, in %s: keep them in one place", filepath.Base(defaults.file.path))
 			case a.pkg:
 				defaults = &a
 			case a.has("kind.NAME"):

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// keyPart is one field of a key as emitted code adds it: k.METHOD(EXPR), where EXPR starts from p, the payload.
+// keyPart is one field of a key as emitted code adds it: k.Method(p.path), converted if need be.
 type keyPart struct {
-	path   string // as annotated
-	method string
-	expr   string
+	path   string
+	method string // of the key builder
+	to     string // the type to convert to; "" if it has that type
 }
 
 // resolveKey finds the fields of //job:key in the payload and how each goes into the key.
@@ -81,35 +81,49 @@ func (c *payloadCheck) keyField(t types.Type, typeName, path string, refuse func
 // keyPart chooses the builder's method by the type's shape, converting where the type has a name of its own.
 func (c *payloadCheck) keyPart(t types.Type, path string) (keyPart, bool) {
 	t = types.Unalias(t)
-	field := "p." + path
-	convert := func(method, to string) (keyPart, bool) {
-		if b, ok := t.(*types.Basic); !ok || b.Name() != to {
-			return keyPart{path, method, to + "(" + field + ")"}, true
+	part := func(method, to string) (keyPart, bool) {
+		if b, ok := t.(*types.Basic); ok && b.Name() == to {
+			to = ""
 		}
-		return keyPart{path, method, field}, true
-	}
-	if n, ok := t.(*types.Named); ok && n.Obj().Name() == "Time" && n.Obj().Pkg() != nil && n.Obj().Pkg().Path() == "time" {
-		return keyPart{path, "Time", field}, true
+		return keyPart{path, method, to}, true
 	}
 	switch u := t.Underlying().(type) {
 	case *types.Basic:
 		switch {
 		case u.Info()&types.IsString != 0:
-			return convert("String", "string")
+			return part("String", "string")
 		case u.Info()&types.IsBoolean != 0:
-			return convert("Bool", "bool")
+			return part("Bool", "bool")
 		case u.Kind() == types.Uintptr:
 		case u.Info()&types.IsUnsigned != 0:
-			return convert("Uint", "uint64")
+			return part("Uint", "uint64")
 		case u.Info()&types.IsInteger != 0:
-			return convert("Int", "int64")
+			return part("Int", "int64")
 		}
 	case *types.Array:
 		if types.Identical(types.Unalias(u.Elem()), types.Typ[types.Byte]) {
-			return keyPart{path, "Bytes", field + "[:]"}, true
+			return part("Bytes", "")
+		}
+	case *types.Struct:
+		switch when := c.timeTime(); {
+		case when == nil:
+		case types.Identical(t, when):
+			return part("Time", "")
+		case types.Identical(u, when.Underlying()):
+			return part("Time", "time.Time")
 		}
 	}
 	return keyPart{}, false
+}
+
+// timeTime is the type time.Time if anything of package time is in use.
+func (c *payloadCheck) timeTime() types.Type {
+	if p := c.r.m.pkgs["time"]; p != nil {
+		if obj := c.r.check(p).Scope().Lookup("Time"); obj != nil {
+			return obj.Type()
+		}
+	}
+	return nil
 }
 
 func keyAdvice(t types.Type) string {

@@ -109,6 +109,7 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 	if err != nil {
 		return nil, err
 	}
+	inModule := slices.ContainsFunc(list, func(l listed) bool { return l.Module != nil && l.Module.Main })
 	m := &module{dir: dir, fset: token.NewFileSet(), pkgs: map[string]*pkg{}}
 	unmatched := slices.Clone(patterns)
 	for _, l := range list {
@@ -120,7 +121,10 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 			}
 		}
 		if p.wanted && !l.hasFiles() {
-			if l.Error != nil {
+			switch {
+			case !inModule:
+				return nil, errors.New("not inside a Go module: run jobgen where go.mod is, or below")
+			case l.Error != nil:
 				return nil, errors.New(l.Error.Err)
 			}
 			return nil, fmt.Errorf("%s holds no Go files", l.ImportPath)

@@ -26,7 +26,7 @@ func checkPayload(ds *diags, r *resolver, p *pkg, name string, at token.Pos) {
 	tn, ok := r.check(p).Scope().Lookup(name).(*types.TypeName)
 	switch {
 	case !ok:
-		c.refuse("%s is not declared as a type in package %s%s", name, p.name, didYouMean(name, r.check(p).Scope().Names()))
+		c.refuse("%s is not declared as a type in package %s%s", name, p.name, didYouMean(name, r.indexOf(p).types()))
 		return
 	case !tn.Exported():
 		c.refuse("%s is unexported, and so would be %s's parameters: rename it to %s", name, "Enqueue"+export(name), export(name))
@@ -46,7 +46,7 @@ func checkPayload(ds *diags, r *resolver, p *pkg, name string, at token.Pos) {
 			c.invalid(name, at)
 			return
 		}
-		c.refuse("%s is not a struct, so nothing can ever be added to it: write type %[1]s struct { Value %s `json:\"value\"` }", name, types.TypeString(named.Underlying(), types.RelativeTo(r.check(p).Package)))
+		c.refuse("%s is not a struct, so nothing can ever be added to it: write type %[1]s struct { Value %s `json:\"value\"` }", name, c.spell(named.Underlying()))
 		return
 	}
 	if m := c.marshaller(named); m != nil {
@@ -116,11 +116,11 @@ func (c *payloadCheck) fields(path string, s *types.Struct, depth int, within ma
 		case isInvalid(types.Unalias(f.Type())):
 			c.invalid(fpath, f.Pos())
 		case !f.Exported():
-			c.refuse("%s is unexported, so it would be lost: export it, or write `json:\"-\"`", fpath)
+			c.refuse("%s is unexported, so it would be lost: %s", fpath, c.fix(f, "export it, or write `json:\"-\"`"))
 		case !hasTag && strings.Contains(s.Tag(i), "json"):
 			c.refuse("the tag of %s is malformed, so encoding/json ignores it: write `json:\"%s\"`", fpath, snake(f.Name()))
 		case !hasTag || name == "":
-			c.refuse("%s has no JSON name, so renaming the field would lose what is stored%s: write `json:\"%s\"`", fpath, c.foreign(f), snake(f.Name()))
+			c.refuse("%s has no JSON name, so renaming the field would lose what is stored: %s", fpath, c.fix(f, "write `json:\"%s\"`", snake(f.Name())))
 		case !validName(name):
 			c.refuse("%q is no JSON name that encoding/json accepts: write `json:\"%s\"` on %s", name, snake(f.Name()), fpath)
 		default:
@@ -220,38 +220,44 @@ func (c *payloadCheck) promotedFrom(s *types.Struct, m *types.Func) string {
 	return ""
 }
 
-// invalid reports a type that could not be resolved, with the checker's reason if it gave one there.
+// invalid reports a type that could not be resolved, with the reason if one can be found on its line.
 func (c *payloadCheck) invalid(path string, pos token.Pos) {
+	if why := c.r.whyInvalid(pos); why != "" {
+		c.refuse("the type of %s cannot be resolved: %s", path, why)
+		return
+	}
+	const advice = "if another generator makes it, run that one first"
 	line := func(p token.Pos) string { at := c.r.m.fset.Position(p); return fmt.Sprint(at.Filename, at.Line) }
 	for _, checked := range c.r.checked {
 		for _, e := range checked.errs {
 			if line(e.Pos) == line(pos) {
-				c.ds.add(e.Pos, rulePayload, "the type of %s cannot be resolved: %s; if another generator makes it, run that one first", path, e.Msg)
+				c.ds.add(e.Pos, rulePayload, "the type of %s cannot be resolved: %s; %s", path, e.Msg, advice)
 				return
 			}
 		}
 	}
-	reason := ""
-	if errs := c.r.check(c.pkg).errs; len(errs) > 0 {
-		reason = ": " + errs[0].Msg
-	}
-	c.refuse("the type of %s cannot be resolved%s; write a Go type that does not come from cgo, and if another generator makes it, run that one first", path, reason)
+	c.refuse("the type of %s cannot be resolved: make its package compile; %s", path, advice)
 }
 
 // at is where to report about a field: at the field if its source is the user's, else at the user's field that leads to it.
 func (c *payloadCheck) at(anchor token.Pos, f *types.Var) token.Pos {
-	if p := c.r.m.pkgs[f.Pkg().Path()]; p != nil && p.main {
-		return f.Pos()
+	if c.foreign(f) || f.Origin() != f { // of an instance: what is wrong is the type argument
+		return anchor
 	}
-	return anchor
+	return f.Pos()
 }
 
-// foreign adds advice for types the user cannot change.
-func (c *payloadCheck) foreign(f *types.Var) string {
-	if p := c.r.m.pkgs[f.Pkg().Path()]; p != nil && p.main {
-		return ""
+func (c *payloadCheck) foreign(f *types.Var) bool {
+	p := c.r.m.pkgs[f.Pkg().Path()]
+	return p == nil || !p.main
+}
+
+// fix is what to do about field f: advice for the user's own fields, something else for those they cannot change.
+func (c *payloadCheck) fix(f *types.Var, advice string, args ...any) string {
+	if c.foreign(f) {
+		return "package " + f.Pkg().Name() + " is not yours to change, so copy what you need into a struct of your own"
 	}
-	return " (and package " + f.Pkg().Name() + " is not yours to change: copy what you need into a struct of your own)"
+	return fmt.Sprintf(advice, args...)
 }
 
 func (c *payloadCheck) spell(t types.Type) string {

@@ -8,6 +8,7 @@ import (
 	"go/types"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // resolver finds out the types of payloads without compiling anything. It follows the names a payload mentions, through
@@ -345,4 +346,56 @@ func (r *resolver) kept(p *pkg) (files []*ast.File) {
 		files = append(files, &small)
 	}
 	return files
+}
+
+// types are the names of the types the package declares.
+func (ix *index) types() (names []string) {
+	for name, d := range ix.decls {
+		if d.spec != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// whyInvalid looks on the line of pos for a type of a package that could not be found, which the checker passes over
+// in silence; "" if there is none.
+func (r *resolver) whyInvalid(pos token.Pos) (why string) {
+	at := r.m.fset.PositionFor(pos, false)
+	for _, p := range r.m.pkgs {
+		for _, f := range p.files {
+			if f.path != at.Filename || f.ast == nil {
+				continue
+			}
+			ast.Inspect(f.ast, func(n ast.Node) bool {
+				s, ok := n.(*ast.SelectorExpr)
+				if !ok || r.m.fset.PositionFor(s.Pos(), false).Line != at.Line {
+					return true
+				}
+				if x, ok := s.X.(*ast.Ident); ok && why == "" {
+					why = r.lostImport(f, x.Name)
+				}
+				return true
+			})
+		}
+	}
+	return why
+}
+
+func (r *resolver) lostImport(f *file, qual string) string {
+	for _, spec := range f.ast.Imports {
+		path, _ := strconv.Unquote(spec.Path.Value)
+		if r.m.importName(spec) != qual {
+			continue
+		}
+		if path == "C" {
+			return "it comes from cgo, whose types differ between platforms; write a Go type"
+		}
+		if p := r.m.pkgs[path]; p != nil && p.name == "" {
+			reason, _, _ := strings.Cut(p.listErr, ";")
+			return "there is no package " + path + " (" + strings.TrimSpace(reason) + "); if another generator makes it, run that one first"
+		}
+	}
+	return ""
 }
