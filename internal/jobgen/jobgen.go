@@ -150,6 +150,7 @@ func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 	}
 	for _, k := range kinds {
 		k.inherit(ds, defaults)
+		p.name = k.file.ast.Name.Name // go list may have it from a stale output
 	}
 	return kinds
 }

@@ -11,6 +11,7 @@ import (
 	"go/build/constraint"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io"
 	"io/fs"
 	"os"
@@ -71,6 +72,12 @@ type listed struct {
 
 func (l *listed) hasFiles() bool {
 	return len(l.GoFiles)+len(l.CgoFiles)+len(l.IgnoredGoFiles)+len(l.TestGoFiles)+len(l.XTestGoFiles) > 0
+}
+
+// ours tells whether the package is part of the main module, so that its sources can be changed.
+func (m *module) ours(p *types.Package) bool {
+	found := m.pkgs[p.Path()]
+	return found != nil && found.main
 }
 
 // goList runs go list -find, which neither loads dependencies nor minds code that does not compile.

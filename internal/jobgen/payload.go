@@ -139,11 +139,9 @@ func (c *payloadCheck) value(path string, t types.Type, addressable bool) {
 		c.invalid(path, c.anchor)
 		return
 	}
-	if m := c.marshaller(t); m != nil && !types.IsInterface(t) {
-		if !addressable && strings.HasPrefix(m.Name(), "Marshal") && types.NewMethodSet(t).Lookup(nil, m.Name()) == nil {
-			c.refuse("%s: %s of %s has a pointer receiver, so encoding/json does not call it here: declare it on the value, or make the field a pointer", path, m.Name(), c.spell(t))
-		}
-		return // opaque: its own business
+	if c.marshaller(t) != nil && !types.IsInterface(t) {
+		c.opaque(path, t, addressable)
+		return
 	}
 	switch u := t.Underlying().(type) {
 	case *types.Basic:
@@ -152,8 +150,12 @@ func (c *payloadCheck) value(path string, t types.Type, addressable bool) {
 			c.refuse("%s is %s, which JSON has no form for: store two float64 fields", path, c.spell(t))
 		case u.Kind() == types.UnsafePointer || u.Kind() == types.Uintptr:
 			c.refuse("%s is %s, an address of one process: store the data itself", path, c.spell(t))
-		case u.Kind() == types.Invalid:
-			c.invalid(path, c.anchor)
+		case u.Kind() == types.Invalid: // a named type made of something that is not there
+			pos := c.anchor
+			if n, ok := t.(*types.Named); ok && c.r.m.ours(n.Obj().Pkg()) {
+				pos = n.Obj().Pos()
+			}
+			c.invalid(path, pos)
 		}
 	case *types.Pointer:
 		c.value(path, u.Elem(), true)
@@ -176,8 +178,21 @@ func (c *payloadCheck) value(path string, t types.Type, addressable bool) {
 		c.refuse("%s is a func, which cannot be stored: store what the handler needs to choose it", path)
 	case *types.Chan:
 		c.refuse("%s is a channel, which cannot be stored: return a result and Await it", path)
-	default:
-		c.refuse("%s is %s, which cannot be stored: write a concrete type", path, c.spell(t))
+	}
+}
+
+// opaque checks a type that writes itself. What it writes is its own business, but it has to be called, and to read what
+// it wrote.
+func (c *payloadCheck) opaque(path string, t types.Type, addressable bool) {
+	write := c.firstMethod(t, "MarshalJSON", "MarshalText")
+	read := c.firstMethod(t, "UnmarshalJSON", "UnmarshalText")
+	switch {
+	case write == nil:
+		c.refuse("%s: %s has %s but writes itself the usual way, so it would not come back as it went in: give it Marshal%s as well", path, c.spell(t), read.Name(), strings.TrimPrefix(read.Name(), "Unmarshal"))
+	case read == nil:
+		c.refuse("%s: %s has %s but nothing that reads it again: give it Un%s as well", path, c.spell(t), write.Name(), strings.ToLower(write.Name()[:1])+write.Name()[1:])
+	case !addressable && types.NewMethodSet(t).Lookup(nil, write.Name()) == nil:
+		c.refuse("%s: %s of %s has a pointer receiver, so encoding/json does not call it here: declare it on the value, or make the field a pointer", path, write.Name(), c.spell(t))
 	}
 }
 
@@ -194,9 +209,13 @@ func (c *payloadCheck) mapKey(path string, k types.Type) {
 	c.refuse("%s has keys of type %s, which JSON has no form for: use a string or an integer", path, c.spell(k))
 }
 
-// marshaller is the method by which t or *t escapes encoding/json's usual rules, if it has one.
+// marshaller is a method by which t or *t escapes encoding/json's usual rules, if it has one.
 func (c *payloadCheck) marshaller(t types.Type) *types.Func {
-	for _, name := range []string{"MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText"} {
+	return c.firstMethod(t, "MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText")
+}
+
+func (c *payloadCheck) firstMethod(t types.Type, names ...string) *types.Func {
+	for _, name := range names {
 		if m := c.method(t, name); m != nil {
 			return m
 		}
@@ -247,10 +266,7 @@ func (c *payloadCheck) at(anchor token.Pos, f *types.Var) token.Pos {
 	return f.Pos()
 }
 
-func (c *payloadCheck) foreign(f *types.Var) bool {
-	p := c.r.m.pkgs[f.Pkg().Path()]
-	return p == nil || !p.main
-}
+func (c *payloadCheck) foreign(f *types.Var) bool { return !c.r.m.ours(f.Pkg()) }
 
 // fix is what to do about field f: advice for the user's own fields, something else for those they cannot change.
 func (c *payloadCheck) fix(f *types.Var, advice string, args ...any) string {
