@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/jobs"
 )
@@ -63,6 +65,9 @@ func (w *Worker) claim(ctx context.Context) {
 			full = false
 			idle.fail()
 			continue
+		}
+		if sweep && got == 0 {
+			continue // as a rule another worker is sweeping: that says nothing about what waits
 		}
 		full = got == n
 		idle.found(ctx, got)
@@ -152,7 +157,7 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 type idleness struct {
 	worker *Worker
 	since  time.Time // of nothing found; zero: the last claim found something
-	asleep bool      // the wake row is written
+	asleep uuid.UUID // the worker id under which the wake row is written; zero: none is
 	woken  bool      // the coming claim is because of a notification
 	delay  time.Duration
 }
@@ -164,7 +169,8 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 		i.delay = pollFirst
 		return jitter(i.delay)
 	}
-	if !i.asleep {
+	self := w.self.Load()
+	if i.asleep != self.ID {
 		if time.Since(i.since) < drowsy {
 			i.delay = min(i.delay*3/2, pollShort)
 			return jitter(i.delay)
@@ -173,12 +179,12 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 			i.delay = min(i.delay*2, pollDeaf)
 			return jitter(i.delay)
 		}
-		if err := w.store.Sleep(ctx, w.self.Load()); err != nil {
+		if err := w.store.Sleep(ctx, self); err != nil {
 			w.contact.failed(w.log, "sleep", err)
 			i.delay = min(i.delay*2, pollDeaf)
 			return jitter(i.delay)
 		}
-		i.asleep, i.delay = true, pollShort
+		i.asleep, i.delay = self.ID, pollShort
 		return 0 // claim once more: what was enqueued before the row was there woke nobody
 	}
 	if i.delay = min(i.delay*2, pollLong); !w.listening.Load() {
@@ -204,9 +210,10 @@ func (i *idleness) found(ctx context.Context, n int) {
 		return
 	}
 	i.since = time.Time{}
-	if i.asleep {
-		i.asleep = false
-		if err := i.worker.store.Awake(ctx, i.worker.self.Load().ID); err != nil {
+	if i.asleep != uuid.Nil {
+		asleep := i.asleep
+		i.asleep = uuid.Nil
+		if err := i.worker.store.Awake(ctx, asleep); err != nil {
 			i.worker.contact.failed(i.worker.log, "awake", err)
 		}
 	}
@@ -216,7 +223,7 @@ func (i *idleness) fail() {
 	if i.since.IsZero() {
 		i.since = time.Now()
 	}
-	i.asleep = false
+	i.asleep = uuid.Nil
 	i.delay = max(i.delay, pollShort)
 }
 

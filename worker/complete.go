@@ -54,17 +54,21 @@ func (w *Worker) complete(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-w.outcomes.poke:
-			w.flush(ctx)
+			w.flush(context.WithoutCancel(ctx), ctx.Done())
 		case <-ctx.Done():
 		}
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	w.flush(end)
+	w.flush(end, end.Done())
 }
 
-// flush stores what is waiting, in one statement for each form of outcome.
-func (w *Worker) flush(ctx context.Context) {
+// storeTime bounds one statement of a flush.
+const storeTime = 30 * time.Second
+
+// flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
+// time; a statement under way is not cut, because its answer would be lost.
+func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	var plain, recorded, failed, released []outcome
 	for _, o := range w.outcomes.take() {
 		switch {
@@ -78,10 +82,10 @@ func (w *Worker) flush(ctx context.Context) {
 			recorded = append(recorded, o)
 		}
 	}
-	w.write(ctx, plain, w.succeed)
-	w.write(ctx, recorded, w.succeed)
-	w.write(ctx, failed, w.fail)
-	w.write(ctx, released, w.giveBack)
+	w.write(ctx, stop, plain, w.succeed)
+	w.write(ctx, stop, recorded, w.succeed)
+	w.write(ctx, stop, failed, w.fail)
+	w.write(ctx, stop, released, w.giveBack)
 }
 
 // writer stores outcomes of one form and returns the ids of those that were current holds.
@@ -89,23 +93,27 @@ type writer func(ctx context.Context, batch []outcome) (map[int64]bool, error)
 
 // write stores a batch, whatever it takes: while the database is away it tries again, and a value the database refuses
 // is cornered by halving the batch, so that it harms only its own job (G9).
-func (w *Worker) write(ctx context.Context, batch []outcome, store writer) {
+func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcome, store writer) {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		if batch = w.onlyCurrent(batch); len(batch) == 0 {
 			return
 		}
-		ended, err := store(ctx, batch)
+		ended, err := func() (map[int64]bool, error) {
+			ctx, cancel := context.WithTimeout(ctx, storeTime)
+			defer cancel()
+			return store(ctx, batch)
+		}()
 		var refused *engine.ValueError
 		switch {
 		case err == nil:
 			w.settle(batch, ended)
 			return
 		case errors.As(err, &refused) && len(batch) > 1:
-			w.write(ctx, batch[:len(batch)/2], store)
-			w.write(ctx, batch[len(batch)/2:], store)
+			w.write(ctx, stop, batch[:len(batch)/2], store)
+			w.write(ctx, stop, batch[len(batch)/2:], store)
 			return
 		case errors.As(err, &refused):
-			w.refuse(ctx, batch[0], refused)
+			w.refuse(ctx, stop, batch[0], refused)
 			return
 		}
 		w.contact.failed(w.log, "store outcomes", err)
@@ -114,7 +122,7 @@ func (w *Worker) write(ctx context.Context, batch []outcome, store writer) {
 				batch[i].unsure = true
 			}
 		}
-		if !wait(ctx, delay) {
+		if !waitOr(stop, delay) {
 			for _, o := range batch {
 				w.outcomes.put(o) // for the last flush; after that, Run tells how many holds are left
 			}
@@ -150,14 +158,14 @@ func (w *Worker) settle(batch []outcome, ended map[int64]bool) {
 }
 
 // refuse ends a job whose outcome the database will not take: it fails for good, with the database's reason.
-func (w *Worker) refuse(ctx context.Context, o outcome, reason error) {
+func (w *Worker) refuse(ctx context.Context, stop <-chan struct{}, o outcome, reason error) {
 	if _, again := o.err.(*refusedError); again {
 		w.log.Error("the database takes no outcome of this job; it stays running until this worker stops", "job", o.hold.ID, "kind", o.hold.Kind, "error", reason)
 		w.ledger.settle(o.hold)
 		return
 	}
 	o.release, o.err = false, &refusedError{reason}
-	w.write(ctx, []outcome{o}, w.fail)
+	w.write(ctx, stop, []outcome{o}, w.fail)
 }
 
 type refusedError struct{ err error }
@@ -231,11 +239,13 @@ func set(ids []int64) map[int64]bool {
 }
 
 // wait waits for d and tells whether ctx still stands.
-func wait(ctx context.Context, d time.Duration) bool {
+func wait(ctx context.Context, d time.Duration) bool { return waitOr(ctx.Done(), d) }
+
+func waitOr(stop <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-ctx.Done():
+	case <-stop:
 		return false
 	case <-t.C:
 		return true

@@ -14,16 +14,16 @@ import (
 // runner starts what is waiting, one after the other, until nothing is. A handler that ends its goroutine
 // (runtime.Goexit) ends the runner with it; another takes its place.
 func (w *Worker) runner() {
-	replaced := false
+	ended := false
 	defer func() {
-		if !replaced && w.ledger.respawn() {
+		if !ended && w.ledger.respawn() {
 			go w.runner()
 		}
 	}()
 	for {
 		h := w.ledger.start(w.handlers)
 		if h == nil {
-			replaced = true
+			ended = true
 			return
 		}
 		w.run(h)

@@ -8,6 +8,7 @@ import (
 // listen is the loop that hears this worker being woken. While it is down, the claim loop polls more often; after each
 // reconnect a sweep follows, for what was missed.
 func (w *Worker) listen(ctx context.Context) {
+	said := false
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; {
 		begin := time.Now()
 		conn, cancel := context.WithCancel(ctx)
@@ -25,9 +26,12 @@ func (w *Worker) listen(ctx context.Context) {
 		if moved {
 			continue
 		}
-		w.contact.failed(w.log, "listen", err)
 		if delay = min(2*delay, 10*time.Second); time.Since(begin) > time.Minute {
-			delay = 100 * time.Millisecond
+			said, delay = false, 100*time.Millisecond
+		}
+		if !said {
+			w.log.Warn("not listening: new jobs are found by polling only, within a second, until the connection is back", "error", err)
+			said = true
 		}
 		wait(ctx, jitter(delay))
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -53,7 +54,7 @@ func New(pool *pgxpool.Pool, r *Registry, cfg Config) (*Worker, error) {
 }
 
 func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store, error)) (*Worker, error) {
-	errs := r.errs
+	errs := slices.Clone(r.errs)
 	for kind, h := range r.handlers {
 		if h.tx != nil && h.tx != postgres.TxType() {
 			errs = append(errs, fmt.Errorf("worker: the handler of %q wants a %s; this database gives a %s", kind, h.tx, postgres.TxType()))
