@@ -42,6 +42,7 @@ type local struct {
 	bin        string
 	folder     string
 	lock       *os.File
+	log        *os.File
 	keeper     *exec.Cmd
 	toKeeper   *os.File            // the pipe whose breaking ends the server
 	postmaster *os.Process         // nil until it has been started
@@ -234,16 +235,18 @@ func (l *local) initdb(ctx context.Context, locale string) error {
 }
 
 func (l *local) startPostmaster(o Options) error {
-	log, err := os.Create(filepath.Join(l.folder, "log"))
-	if err != nil {
+	var err error
+	if l.log, err = os.Create(filepath.Join(l.folder, "log")); err != nil {
 		return err
 	}
-	defer log.Close()
 	args := append([]string{"-D", l.data(), "-k", l.sockets(), "-c", "listen_addresses=", "-c", "port=5432",
 		"-c", "unix_socket_permissions=0700"}, o.settings()...)
 	cmd := l.command("postgres", args...)
-	// A file, no pipe: nobody has to keep reading for the server to go on.
-	cmd.Stdout, cmd.Stderr = log, log
+	// Without Log a file and no pipe: nobody has to keep reading for the server to go on.
+	cmd.Stderr = l.log
+	if o.Log != nil {
+		cmd.Stderr = io.MultiWriter(l.log, o.Log)
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -275,11 +278,10 @@ func (l *local) awaitReady(ctx context.Context) error {
 	}
 }
 
-// logTail is the end of the server's log.
+// logTail is what the server last said.
 func (l *local) logTail() string {
-	const most = 1000
 	log, _ := os.ReadFile(filepath.Join(l.folder, "log"))
-	return strings.TrimSpace(string(log[max(0, len(log)-most):]))
+	return lastWords(string(log))
 }
 
 // stop ends the server and removes its folder. It copes with whatever start has left undone.
@@ -302,9 +304,8 @@ func (l *local) stop() error {
 		return nil
 	}
 	err := os.RemoveAll(l.folder) // the keeper has, unless it was killed
-	if l.lock != nil {
-		_ = l.lock.Close()
-	}
+	_ = l.log.Close()
+	_ = l.lock.Close()
 	return err
 }
 

@@ -47,3 +47,16 @@ func wrap(reason string) string {
 	}
 	return "   " + strings.Join(out, "\n   ") + "\n"
 }
+
+// lastWords picks from a server's log why it ended: from the last fatal message on, or the last
+// three lines.
+func lastWords(log string) string {
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	from := max(0, len(lines)-3)
+	for i, line := range lines {
+		if strings.Contains(line, "FATAL:") || strings.Contains(line, "PANIC:") {
+			from = i
+		}
+	}
+	return strings.Join(lines[from:], "\n")
+}
