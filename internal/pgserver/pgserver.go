@@ -17,6 +17,7 @@
 package pgserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -63,6 +64,10 @@ type Options struct {
 	// IgnoreDatabaseURL skips the first way: the caller wants a server to itself, to restart it,
 	// to fill it or to configure it.
 	IgnoreDatabaseURL bool
+
+	// Instead of the environment variables, for tests of this package that run in parallel.
+	only        string // JOBGEN_PG
+	databaseURL string // DATABASE_URL
 }
 
 // Server is a Postgres on which databases may be created. Its methods may be called concurrently,
@@ -100,7 +105,7 @@ var ErrUnavailable = errors.New("no PostgreSQL server found")
 
 // Start finds or starts a server. The context bounds the start only.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	only := os.Getenv("JOBGEN_PG")
+	only := cmp.Or(o.only, os.Getenv("JOBGEN_PG"))
 	if only != "" && !slices.Contains([]string{"url", "binaries", "docker"}, only) {
 		return nil, fmt.Errorf("JOBGEN_PG is %q; it may be url, binaries or docker", only)
 	}
@@ -110,7 +115,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		found.url = "not considered, because JOBGEN_PG=" + only
 	} else if o.IgnoreDatabaseURL {
 		found.url = "not considered: this program wants a server of its own"
-	} else if named := os.Getenv("DATABASE_URL"); named != "" {
+	} else if named := cmp.Or(o.databaseURL, os.Getenv("DATABASE_URL")); named != "" {
 		return use(ctx, o, named)
 	} else {
 		found.url = "not set"
