@@ -34,7 +34,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
       AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
       AND q.kind = ANY($6::text[])
       AND (q.version = 1 OR q.version <= ($7::int[])[array_position($6::text[], q.kind)])
-    ORDER BY q.run_at, q.id
+    ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
     LIMIT $8
     FOR UPDATE SKIP LOCKED
   ) c
@@ -257,7 +257,7 @@ FROM (SELECT unnest($2::text[]) AS queue, unnest($3::smallint[]) AS priority) m
 CROSS JOIN LATERAL (
   SELECT q.run_at FROM jobgen.jobs q
   WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
-  ORDER BY q.run_at, q.id
+  ORDER BY q.run_at NULLS FIRST, q.id
   LIMIT 1
 ) d
 `

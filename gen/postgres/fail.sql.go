@@ -12,30 +12,27 @@ import (
 )
 
 const fail = `-- name: Fail :many
-WITH outcome AS (
-  SELECT unnest($1::bigint[]) AS id, unnest($2::bigint[]) AS fence, unnest($3::bigint[]) AS delay_us,
-         unnest($4::bool[]) AS permanent, unnest($5::text[]) AS error
-), failed AS (
+WITH failed AS (
   UPDATE jobgen.jobs j
-  SET status = CASE WHEN outcome.permanent OR j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
-      run_at = clock_timestamp() + outcome.delay_us * interval '1 microsecond',
-      fence = 0, worker_id = NULL, last_error = outcome.error
-  FROM outcome
-  WHERE j.id = outcome.id AND j.fence = outcome.fence AND j.worker_id = $6::uuid
-  RETURNING j.id, j.attempt, j.status, j.claimed_at, outcome.fence, outcome.error
+  SET status = CASE WHEN ($1::bool[])[array_position($2::bigint[], j.id)] OR j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
+      run_at = clock_timestamp() + ($3::bigint[])[array_position($2::bigint[], j.id)] * interval '1 microsecond',
+      fence = 0, worker_id = NULL, last_error = ($4::text[])[array_position($2::bigint[], j.id)]
+  WHERE j.id = ANY($2::bigint[]) AND j.fence = ($5::bigint[])[array_position($2::bigint[], j.id)]
+    AND j.worker_id = $6::uuid
+  RETURNING j.id, j.attempt, j.status, j.claimed_at, j.last_error, ($5::bigint[])[array_position($2::bigint[], j.id)] AS fence
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT failed.id, failed.attempt, failed.fence, $6::uuid, failed.claimed_at, 'failed', failed.error FROM failed
+  SELECT failed.id, failed.attempt, failed.fence, $6::uuid, failed.claimed_at, 'failed', failed.last_error FROM failed
 )
 SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed
 `
 
 type FailParams struct {
-	Ids        []int64
-	Fences     []int64
-	DelaysUs   []int64
 	Permanents []bool
+	Ids        []int64
+	DelaysUs   []int64
 	Errors     []string
+	Fences     []int64
 	WorkerID   uuid.UUID
 }
 
@@ -45,14 +42,15 @@ type FailRow struct {
 }
 
 // Fail ends attempts that did not succeed: back to the queue after a delay, or dead when no attempt is left or trying
-// again is pointless. Each pair (id, fence) is matched exactly. Served by the primary key.
+// again is pointless. Each pair (id, fence) is matched exactly. Served by the primary key; a join with the unnested
+// arrays, planned while the table was empty, walked all of it for each flush.
 func (q *Queries) Fail(ctx context.Context, arg FailParams) ([]FailRow, error) {
 	rows, err := q.db.Query(ctx, fail,
-		arg.Ids,
-		arg.Fences,
-		arg.DelaysUs,
 		arg.Permanents,
+		arg.Ids,
+		arg.DelaysUs,
 		arg.Errors,
+		arg.Fences,
 		arg.WorkerID,
 	)
 	if err != nil {

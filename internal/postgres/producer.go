@@ -56,6 +56,7 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return engine.Inserted{ID: row.ID}, err
 		}
+		q := gen.New(fresh(p.DB))
 		state, err := q.KeyState(ctx, gen.KeyStateParams{Kind: in.Kind, Key: e.Key})
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
@@ -118,7 +119,7 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	if len(taken) == 0 {
 		return out, nil
 	}
-	states, err := q.KeyStates(ctx, gen.KeyStatesParams{Kind: in.Kind, Keys: taken})
+	states, err := gen.New(fresh(p.DB)).KeyStates(ctx, gen.KeyStatesParams{Kind: in.Kind, Keys: taken})
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +163,7 @@ func headers(in engine.Insert) *string {
 }
 
 func (p Producer) State(ctx context.Context, kind string, id int64, key string) (engine.State, error) {
-	q := gen.New(p.DB)
+	q := gen.New(fresh(p.DB))
 	if key == "" {
 		row, err := q.JobState(ctx, gen.JobStateParams{ID: id, Kind: kind})
 		return engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}, translate(err)

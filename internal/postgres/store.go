@@ -213,8 +213,8 @@ func (s *Store) Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Dur
 	return out, translate(err)
 }
 
-// purgeChunk bounds how many rows one purge removes, and so how long it holds their locks.
-const purgeChunk = 5000
+// purgeChunk bounds about how many rows one purge removes, and so how long it holds their locks.
+const purgeChunk = 1000
 
 func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (bool, error) {
 	results, err := s.q.PurgeResults(ctx, purgeChunk)
@@ -229,7 +229,7 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 		return false, translate(err)
 	}
 	_, err = s.q.PurgeWorkers(ctx)
-	return results == purgeChunk || attempts == purgeChunk, translate(err)
+	return results >= purgeChunk || attempts >= purgeChunk, translate(err)
 }
 
 func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {

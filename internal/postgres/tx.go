@@ -37,7 +37,7 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
-		ended, recorded, err := complete(ctx, gen.New(tx), id, []engine.Success{done})
+		ended, recorded, err := complete(ctx, gen.New(fresh(tx)), id, []engine.Success{done})
 		switch {
 		case err == nil && len(ended) == 0:
 			err = engine.ErrLeaseLost

@@ -26,7 +26,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
       AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
       AND q.kind = ANY(@kinds::text[])
       AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
-    ORDER BY q.run_at, q.id
+    ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
     LIMIT @n
     FOR UPDATE SKIP LOCKED
   ) c
@@ -84,6 +84,6 @@ FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) A
 CROSS JOIN LATERAL (
   SELECT q.run_at FROM jobgen.jobs q
   WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
-  ORDER BY q.run_at, q.id
+  ORDER BY q.run_at NULLS FIRST, q.id
   LIMIT 1
 ) d;

@@ -1,20 +1,18 @@
 -- name: Fail :many
 -- Fail ends attempts that did not succeed: back to the queue after a delay, or dead when no attempt is left or trying
--- again is pointless. Each pair (id, fence) is matched exactly. Served by the primary key.
-WITH outcome AS (
-  SELECT unnest(@ids::bigint[]) AS id, unnest(@fences::bigint[]) AS fence, unnest(@delays_us::bigint[]) AS delay_us,
-         unnest(@permanents::bool[]) AS permanent, unnest(@errors::text[]) AS error
-), failed AS (
+-- again is pointless. Each pair (id, fence) is matched exactly. Served by the primary key; a join with the unnested
+-- arrays, planned while the table was empty, walked all of it for each flush.
+WITH failed AS (
   UPDATE jobgen.jobs j
-  SET status = CASE WHEN outcome.permanent OR j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
-      run_at = clock_timestamp() + outcome.delay_us * interval '1 microsecond',
-      fence = 0, worker_id = NULL, last_error = outcome.error
-  FROM outcome
-  WHERE j.id = outcome.id AND j.fence = outcome.fence AND j.worker_id = @worker_id::uuid
-  RETURNING j.id, j.attempt, j.status, j.claimed_at, outcome.fence, outcome.error
+  SET status = CASE WHEN (@permanents::bool[])[array_position(@ids::bigint[], j.id)] OR j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
+      run_at = clock_timestamp() + (@delays_us::bigint[])[array_position(@ids::bigint[], j.id)] * interval '1 microsecond',
+      fence = 0, worker_id = NULL, last_error = (@errors::text[])[array_position(@ids::bigint[], j.id)]
+  WHERE j.id = ANY(@ids::bigint[]) AND j.fence = (@fences::bigint[])[array_position(@ids::bigint[], j.id)]
+    AND j.worker_id = @worker_id::uuid
+  RETURNING j.id, j.attempt, j.status, j.claimed_at, j.last_error, (@fences::bigint[])[array_position(@ids::bigint[], j.id)] AS fence
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT failed.id, failed.attempt, failed.fence, @worker_id::uuid, failed.claimed_at, 'failed', failed.error FROM failed
+  SELECT failed.id, failed.attempt, failed.fence, @worker_id::uuid, failed.claimed_at, 'failed', failed.last_error FROM failed
 )
 SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed;
 

@@ -25,7 +25,8 @@ SELECT id, host, pid, beat_at FROM lost;
 -- as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
 -- whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
 -- skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of
--- jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running.
+-- jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
+-- packed into arrays; as a join, a plan made while the table was empty walked all of it.
 WITH lost AS MATERIALIZED (
   SELECT w.id FROM jobgen.workers w WHERE w.lost_at IS NOT NULL
   UNION ALL
@@ -41,6 +42,8 @@ WITH lost AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
   ) r
   LIMIT @n
+), packed AS MATERIALIZED (
+  SELECT array_agg(held.id) AS ids, array_agg(held.fence) AS fences, array_agg(held.worker_id) AS workers FROM held
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int THEN 'dead' ELSE 'queued' END,
@@ -50,9 +53,10 @@ WITH lost AS MATERIALIZED (
       last_error = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int
         THEN 'crashed ' || (j.crashes + 1) || ' times: each time the worker process was lost while it ran this job'
         ELSE 'the worker process was lost while it ran this job (crash ' || (j.crashes + 1) || ')' END
-  FROM held
-  WHERE j.id = held.id AND j.fence = held.fence
-  RETURNING j.id, j.queue, j.kind, j.attempt, j.crashes, j.status, j.claimed_at, j.last_error, held.fence, held.worker_id
+  FROM packed
+  WHERE j.id = ANY(packed.ids)
+  RETURNING j.id, j.queue, j.kind, j.attempt, j.crashes, j.status, j.claimed_at, j.last_error,
+    packed.fences[array_position(packed.ids, j.id)] AS fence, packed.workers[array_position(packed.ids, j.id)] AS worker_id
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT back.id, back.attempt + 1, back.fence, back.worker_id, back.claimed_at, 'crashed', back.last_error FROM back

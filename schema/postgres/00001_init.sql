@@ -39,8 +39,10 @@ CREATE TABLE jobgen.jobs (
   autovacuum_analyze_scale_factor = 0.05, autovacuum_analyze_threshold = 1000, vacuum_truncate = off
 );
 
--- Serves Claim. Suspects (two crashes or more) are left out: they are claimed alone, by jobs_suspect.
-CREATE INDEX jobs_claim ON jobgen.jobs (queue, priority DESC, run_at, id) WHERE status = 'queued' AND crashes < 2;
+-- Serves Claim. Suspects (two crashes or more) are left out: they are claimed alone, by jobs_suspect. NULLS FIRST, though
+-- run_at is never null, makes it the only index in the order that Claim asks for: a stranger's (run_at, id) had it too, and
+-- the planner walked 20 times as many pages with it.
+CREATE INDEX jobs_claim ON jobgen.jobs (queue, priority DESC, run_at NULLS FIRST, id) WHERE status = 'queued' AND crashes < 2;
 -- Serves Reclaim.
 CREATE INDEX jobs_held ON jobgen.jobs (worker_id) WHERE status = 'running';
 -- Serves ClaimSuspect. Empty as a rule.
