@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -132,8 +134,11 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	return len(batch), nil
 }
 
-// take enters what was claimed and starts runners for it.
+// take enters what was claimed and starts runners for it, in the order of the queue: the statement's answer has none.
 func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
+	slices.SortFunc(batch, func(a, b engine.Claimed) int {
+		return cmp.Or(b.Priority-a.Priority, a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
+	})
 	hs := make([]*hold, 0, len(batch))
 	space := make([]hold, len(batch))
 	for i, c := range batch {

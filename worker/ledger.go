@@ -42,10 +42,10 @@ type ledger struct {
 	active  map[*hold]struct{}
 	closed  bool // nothing is started any more
 
-	started  int64 // handlers started, ever
-	measured int64 // started, when the rate was last measured
+	finished int64 // handlers returned, ever
+	measured int64 // finished, when the rate was last measured
 	since    time.Time
-	rate     float64 // handlers started per second while there is work
+	rate     float64 // handlers returned per second while there is work; starting long ones is no sign of speed
 
 	room chan struct{} // signalled when a hold is gone or a slot is free
 }
@@ -80,7 +80,7 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
 		return 0
 	}
 	if l.running == 0 && len(l.waiting) == 0 {
-		l.since, l.measured = time.Now(), l.started
+		l.since, l.measured = time.Now(), l.finished
 	}
 	for _, h := range batch {
 		if old := l.byID[h.ID]; old != nil && old.cancel != nil {
@@ -123,7 +123,6 @@ func (l *ledger) start(base context.Context) *hold {
 	h.ctx, h.cancel = context.WithCancelCause(base)
 	h.started = time.Now()
 	l.running++
-	l.started++
 	l.active[h] = struct{}{}
 	return h
 }
@@ -133,6 +132,7 @@ func (l *ledger) returned(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
+	l.finished++
 	delete(l.active, h)
 	h.cancel(nil)
 }
@@ -277,13 +277,13 @@ func (l *ledger) measure() {
 	if dt < time.Millisecond || l.since.IsZero() {
 		return
 	}
-	r := float64(l.started-l.measured) / dt.Seconds()
+	r := float64(l.finished-l.measured) / dt.Seconds()
 	if l.rate == 0 {
 		l.rate = r
 	} else {
 		l.rate += (r - l.rate) * (1 - math.Exp(-dt.Seconds()/ahead.Seconds()))
 	}
-	l.since, l.measured = now, l.started
+	l.since, l.measured = now, l.finished
 }
 
 // poke wakes whoever waits on c, once.
