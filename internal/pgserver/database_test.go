@@ -132,6 +132,15 @@ func TestDatabasesOfDeadRunsAreDropped(t *testing.T) {
 	}
 }
 
+func portIn(t *testing.T, url string) uint16 {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.Port
+}
+
 func databaseIn(t *testing.T, url string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
