@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/jobgen-go/jobgen/internal/pgserver"
+)
+
+// The entrants of a test are processes of the test's own program.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == childArg {
+		os.Exit(child())
+	}
+	os.Exit(m.Run())
+}
+
+// A small run with everything in it: each entrant is checked by the run itself, each figure is there, each ratio is
+// written, and nothing is wider than a terminal.
+func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
+	folder := t.TempDir()
+	o, err := parse([]string{"-jobs", "200", "-rounds", "2", "-out", folder, "-profile", filepath.Join(folder, "profiles")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.rest = 0
+	var out bytes.Buffer
+	err = run(t.Context(), o, &out)
+	if errors.Is(err, pgserver.ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	var written struct {
+		Ratios  map[string]spread
+		Figures map[string]map[string]map[string]spread
+	}
+	b, err := os.ReadFile(filepath.Join(folder, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &written); err != nil {
+		t.Fatal(err)
+	}
+	markdown, err := os.ReadFile(filepath.Join(folder, "RESULTS.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range ratios {
+		if r.metric.key == cpu.key {
+			continue // 200 jobs can take less than the server's clock ticks
+		}
+		got, ok := written.Ratios[r.key]
+		if !ok && runtime.GOOS != "linux" {
+			continue
+		}
+		if got.Median <= 0 || got.Min > got.Median || got.Median > got.Max {
+			t.Errorf("%s: %v", r.key, got)
+		}
+		if !strings.Contains(out.String(), r.key) || !bytes.Contains(markdown, []byte("`"+r.key+"`")) {
+			t.Errorf("%s is not reported", r.key)
+		}
+	}
+	for _, c := range contests {
+		for _, e := range c.entrants {
+			for _, m := range []metric{rate, wal, commits} {
+				if got := written.Figures[c.name][e.name][m.key]; got.Min <= 0 {
+					t.Errorf("%s, %s: %s is %v", c.name, e.name, m.key, got)
+				}
+			}
+			if info, err := os.Stat(profileFile(o.profile, c.name, e.name)); err != nil || info.Size() == 0 {
+				t.Errorf("%s, %s: no profile: %v", c.name, e.name, err)
+			}
+		}
+	}
+	host, _ := os.Hostname()
+	for _, secret := range []string{host, folder, os.TempDir() + "/"} {
+		if secret != "" && bytes.Contains(markdown, []byte(secret)) {
+			t.Errorf("RESULTS.md names %s", secret)
+		}
+	}
+}
+
+func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
+	folder := t.TempDir()
+	t.Chdir(folder)
+	o, err := parse([]string{"-short", "-jobs", "200", "-only", "enqueuemany"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.rest = 0
+	var out bytes.Buffer
+	err = run(t.Context(), o, &out)
+	if errors.Is(err, pgserver.ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.HasPrefix(got, "enqueuemany/river ") || strings.Contains(got, "jobs/s") {
+		t.Errorf("printed:\n%s", got)
+	}
+	if files, _ := os.ReadDir(folder); len(files) > 0 {
+		t.Errorf("wrote %v", files)
+	}
+}
+
+func TestRollNoticesWhatRunsTwiceOrNever(t *testing.T) {
+	r := newRoll(2)
+	r.call(0)
+	r.call(0)
+	select {
+	case <-r.done:
+		t.Error("done, but job 1 has not run")
+	default:
+	}
+	if r.verify() == nil {
+		t.Error("job 0 ran twice and nobody noticed")
+	}
+	r = newRoll(2)
+	r.call(1)
+	r.call(0)
+	<-r.done
+	if err := r.verify(); err != nil {
+		t.Error(err)
+	}
+	r.call(2)
+	if r.verify() == nil {
+		t.Error("job 2 does not exist and nobody noticed")
+	}
+}
+
+func TestPartialRunsDoNotOverwriteResults(t *testing.T) {
+	for args, want := range map[string]string{"": ".", "-only drain": "", "-short": "", "-only drain -out x": "x", "-short -out x": ""} {
+		o, err := parse(strings.Fields(args))
+		if err != nil || o.out != want {
+			t.Errorf("%q: out is %q, want %q; %v", args, o.out, want, err)
+		}
+	}
+}
+
+func TestBehindNamesWhoIsBetterAndByHowMuch(t *testing.T) {
+	s := func(seconds, wal float64) []sample {
+		return []sample{{jobs: 100, seconds: seconds, wal: wal, server: math.NaN()}}
+	}
+	r := results{samples: samples{
+		{"enqueuemany", "jobgen"}: s(2, 100), {"enqueuemany", "sql"}: s(1, 200), {"enqueuemany", "copy"}: s(1.99, 99), {"enqueuemany", "river"}: s(4, 50),
+	}}
+	got := strings.Join(r.behind(), "\n")
+	want := "Better than jobgen in enqueuemany: bare INSERT: jobs/s (2.00×); River: WAL B/job (2.00×)."
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for got, want := range map[string]string{
+		count(0): "0", count(999): "999", count(1000): "1,000", count(1234567.8): "1,234,568", count(-1234): "-1,234", count(math.NaN()): unknown,
+		number(12.34): "12.3", number(123.4): "123", brief(12_345): "12.3k", brief(123_456): "123k", brief(999): "999",
+		wrap("a bb ccc", 4): "a bb\nccc",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"time"
+)
+
+// Each entrant works in a process of its own, this program called with childArg, so that its CPU and memory are its own.
+// It reads a task, prepares, answers ready, waits for go, works, answers with its figures, and waits for its input to end.
+// Its input ends when the parent does, however that happens, and then so does the child.
+const childArg = "child"
+
+// task is what a child is to do.
+type task struct {
+	Contest, Entrant, URL string
+	Jobs                  int
+	Profile               string // file; empty: none
+}
+
+// answer is what a child says: first that it is ready, then its figures. Error ends it.
+type answer struct {
+	Ready                   bool
+	Seconds, Client, Memory float64
+	Error                   string
+}
+
+const (
+	goWord    = "go\n"
+	childTime = 10 * time.Minute // that one entrant may take at most
+)
+
+// child is the whole life of an entrant's process.
+func child() int {
+	in := bufio.NewReader(os.Stdin)
+	out := json.NewEncoder(os.Stdout)
+	var t task
+	line, err := in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &t)
+	}
+	if err == nil {
+		err = t.work(in, out)
+	}
+	if err != nil {
+		_ = out.Encode(answer{Error: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+func (t task) work(in *bufio.Reader, out *json.Encoder) error {
+	ctx, cancel := context.WithTimeout(context.Background(), childTime)
+	defer cancel()
+	_, e, ok := find(t.Contest, t.Entrant)
+	if !ok {
+		return fmt.Errorf("there is no %s in %s", t.Entrant, t.Contest)
+	}
+	s, err := e.open(ctx, t.URL, t.Jobs)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := out.Encode(answer{Ready: true}); err != nil {
+		return err
+	}
+	if word, err := in.ReadString('\n'); err != nil || word != goWord {
+		return fmt.Errorf("expected %q: %q, %w", goWord, word, err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		select {
+		case <-ended:
+		default:
+			os.Exit(1) // the parent is gone
+		}
+	}()
+	if t.Profile != "" {
+		f, err := os.Create(t.Profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	begin, used := time.Now(), ownCPU()
+	if err := s.run(ctx); err != nil {
+		return err
+	}
+	a := answer{Seconds: time.Since(begin).Seconds(), Client: ownCPU() - used, Memory: ownMemory()}
+	close(ended)
+	return out.Encode(a)
+}
+
+// process is a child as its parent sees it.
+type process struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *json.Decoder
+	stderr bytes.Buffer
+}
+
+// startChild starts a child and returns when it is ready to go. It ends with ctx, or when it is waited for.
+func startChild(ctx context.Context, t task) (*process, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.CommandContext(ctx, program, childArg)}
+	p.cmd.Stderr = &p.stderr
+	p.cmd.WaitDelay = 5 * time.Second
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = json.NewDecoder(stdout)
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := json.Marshal(t)
+	if err == nil {
+		_, err = p.in.Write(append(line, '\n'))
+	}
+	if err == nil {
+		_, err = p.answer(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.wait())
+	}
+	return p, nil
+}
+
+// run lets the child go and returns its figures.
+func (p *process) run(ctx context.Context) (answer, error) {
+	if _, err := io.WriteString(p.in, goWord); err != nil {
+		return answer{}, err
+	}
+	return p.answer(ctx)
+}
+
+func (p *process) answer(ctx context.Context) (a answer, err error) {
+	err = p.out.Decode(&a)
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case err != nil:
+		err = fmt.Errorf("the process ended without an answer: %w", err)
+	case a.Error != "":
+		err = errors.New(a.Error)
+	}
+	return a, err
+}
+
+// wait ends the child. What it wrote to its standard error belongs to its error.
+func (p *process) wait() error {
+	_ = p.in.Close()
+	err := p.cmd.Wait()
+	if said := strings.TrimSpace(p.stderr.String()); err != nil && said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return err
+}
+
+// profileFile names the profile of an entrant.
+func profileFile(folder, contestName, entrantName string) string {
+	if folder == "" {
+		return ""
+	}
+	return filepath.Join(folder, contestName+"-"+entrantName+".pprof")
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// contest is one task that several entrants do. A new measurement is a new contest; a new peer is a new entrant.
+type contest struct {
+	name  string
+	title string // %s: the number of jobs
+	note  string // what to know to read the figures
+	// jobs is how many jobs it takes when a drain takes n.
+	jobs     func(n int) int
+	entrants []entrant
+}
+
+// entrant is one way to do a contest's task.
+type entrant struct {
+	name  string
+	label string // in tables
+	note  string // settings and what is special, in the results
+	peer  peer   // whose tables its database has
+	// seed fills the fresh database, before the clock starts; nil: it stays empty.
+	seed func(ctx context.Context, url string, n int) error
+	// open prepares in the entrant's own process: connections, values. Also before the clock.
+	open func(ctx context.Context, url string, n int) (*session, error)
+	// verify fails unless the database shows that n jobs were done, and nothing else.
+	verify func(ctx context.Context, conn *pgx.Conn, n int) error
+}
+
+// session is an entrant ready to go.
+type session struct {
+	run   func(ctx context.Context) error // what is measured; it returns when the last job is done and stored
+	close func()
+}
+
+// peer is a queue with tables of its own.
+type peer struct {
+	name    string
+	migrate func(ctx context.Context, url string) error
+}
+
+func all(n int) int { return n }
+
+// contests in the order in which they run and are reported.
+var contests = []contest{
+	{
+		name: "drain", title: "Drain of %s no-op jobs, 1 process", jobs: all,
+		note: "From the start of the worker until its clean stop, which comes with the last outcome stored. The backlog was " +
+			"enqueued, vacuumed, analyzed and is a few seconds old.",
+		entrants: []entrant{drainJobgen, drainJobgenResults, drainSQL, drainRiver},
+	},
+	{
+		name: "enqueue1", title: "%s single enqueues, 1 connection, no workers", jobs: func(n int) int { return n / 20 },
+		entrants: []entrant{enqueueJobgen(1), enqueueSQL(1), enqueueRiver(1)},
+	},
+	{
+		name: "enqueue16", title: "%s single enqueues, 16 connections, no workers", jobs: func(n int) int { return n / 5 },
+		entrants: []entrant{enqueueJobgen(16), enqueueSQL(16), enqueueRiver(16)},
+	},
+	{
+		name: "enqueuemany", title: "%s jobs enqueued by one call, no workers", jobs: all,
+		entrants: []entrant{enqueueManyJobgen, enqueueManySQL, enqueueManyCopy, enqueueManyRiver},
+	},
+}
+
+func contestNames() []string {
+	names := make([]string, len(contests))
+	for i, c := range contests {
+		names[i] = c.name
+	}
+	return names
+}
+
+// find returns an entrant by its contest's name and its own.
+func find(contestName, entrantName string) (contest, entrant, bool) {
+	for _, c := range contests {
+		for _, e := range c.entrants {
+			if c.name == contestName && e.name == entrantName {
+				return c, e, true
+			}
+		}
+	}
+	return contest{}, entrant{}, false
+}
+
+// ratio is a figure of ours over the same figure of another, within a round. Terms are added up: what enqueueing and
+// draining cost together is two terms.
+type ratio struct {
+	key         string
+	says        string
+	metric      metric
+	ours, other []term
+}
+
+type term struct{ contest, entrant string }
+
+// ratios are what targets are stated in. For rates more is better, for costs less.
+var ratios = []ratio{
+	{"drain/river", "drain, jobs/s: jobgen over River", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
+	{"drain/floor", "drain, jobs/s: jobgen over the hand-written loop", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
+	{"drain-results/river", "drain, jobs/s: jobgen with a result for each job over River without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "river"}}},
+	{"drain-results/drain", "drain, jobs/s: jobgen with a result for each job over jobgen without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "jobgen"}}},
+	{"cpu/river", "drain, client + server CPU per job: jobgen over River", cpu, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
+	{"cpu/floor", "drain, client + server CPU per job: jobgen over the hand-written loop", cpu, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
+	{"wal/river", "WAL per job, EnqueueMany + drain: jobgen over River", wal, []term{{"enqueuemany", "jobgen"}, {"drain", "jobgen"}}, []term{{"enqueuemany", "river"}, {"drain", "river"}}},
+	{"wal-drain/river", "WAL per job, drain alone: jobgen over River", wal, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
+	{"wal-drain/floor", "WAL per job, drain alone: jobgen over the hand-written loop", wal, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
+	{"enqueue1/river", "single enqueue, 1 connection, jobs/s: jobgen over River", rate, []term{{"enqueue1", "jobgen"}}, []term{{"enqueue1", "river"}}},
+	{"enqueue1/insert", "single enqueue, 1 connection, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue1", "jobgen"}}, []term{{"enqueue1", "sql"}}},
+	{"enqueue16/river", "single enqueue, 16 connections, jobs/s: jobgen over River", rate, []term{{"enqueue16", "jobgen"}}, []term{{"enqueue16", "river"}}},
+	{"enqueue16/insert", "single enqueue, 16 connections, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue16", "jobgen"}}, []term{{"enqueue16", "sql"}}},
+	{"enqueuemany/river", "batch enqueue, jobs/s: EnqueueMany over River's InsertManyFast", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "river"}}},
+	{"enqueuemany/insert", "batch enqueue, jobs/s: EnqueueMany over a bare INSERT of arrays", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "sql"}}},
+	{"enqueuemany/copy", "batch enqueue, jobs/s: EnqueueMany over a bare COPY", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "copy"}}},
+}

@@ -1,0 +1,119 @@
+// Bench measures jobgen against other queues and against hand-written SQL, all in one run on one machine.
+//
+//	cd bench && go run . [-jobs 100000] [-rounds 5] [-only drain,enqueue16]
+//
+// It starts a Postgres of its own, durable, and goes through the contests (contest.go) round by round: each entrant gets a
+// fresh database, a process of its own and a CHECKPOINT before it, and afterwards is checked: every job ran once and
+// nothing is left. Absolute figures move by a factor of two with the machine's mood. Only the ratios count: each is taken
+// within a round, between entrants that ran one after the other, and reported as the median over the rounds with the
+// smallest and the largest.
+//
+// A complete run writes RESULTS.md and results.json into the folder it is started in. With -short it measures little, once,
+// prints only ratios and writes nothing: that is for CI, and shows that the program works, not how fast jobgen is.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	jobs, rounds int
+	only         []string // names of contests; empty: all
+	short        bool
+	out          string // folder of the results; empty: nothing is written
+	profile      string // folder of CPU profiles; empty: none
+	rest         time.Duration
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == childArg {
+		os.Exit(child())
+	}
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second signal is fatal at once; the server goes away all the same.
+	context.AfterFunc(ctx, stop)
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// rest is how old a backlog is at least when its drain begins. Right after an enqueue, a queue may look again and again at
+// what was just committed, in case something is committed late (jobgen does, for two seconds); a backlog is older.
+const rest = 3 * time.Second
+
+func parse(args []string) (options, error) {
+	o := options{rest: rest}
+	var only string
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.IntVar(&o.jobs, "jobs", 100_000, "jobs of a drain; contests with slower steps take a part of it")
+	f.IntVar(&o.rounds, "rounds", 5, "rounds, interleaved; an odd number has a median of its own")
+	f.StringVar(&only, "only", "", "contests to run, separated by commas: "+strings.Join(contestNames(), ", "))
+	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing")
+	f.StringVar(&o.out, "out", ".", "folder that gets RESULTS.md and results.json after a complete run")
+	f.StringVar(&o.profile, "profile", "", "folder that gets a CPU profile of each entrant's process (pprof), from the last round")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	given := map[string]bool{}
+	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if o.short {
+		if !given["jobs"] {
+			o.jobs = 10_000
+		}
+		if !given["rounds"] {
+			o.rounds = 1
+		}
+	}
+	if only != "" {
+		o.only = strings.Split(only, ",")
+	}
+	if o.short || only != "" && !given["out"] {
+		o.out = "" // a part must not take the place of the whole
+	}
+	for _, name := range o.only {
+		if !slices.Contains(contestNames(), name) {
+			return o, fmt.Errorf("-only: there is no contest %q; there are %s", name, strings.Join(contestNames(), ", "))
+		}
+	}
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case o.jobs < 100 || o.jobs > 10_000_000:
+		return o, fmt.Errorf("-jobs is %d; it must be 100 to 10000000", o.jobs)
+	case o.rounds < 1:
+		return o, fmt.Errorf("-rounds is %d; it must be at least 1", o.rounds)
+	}
+	return o, nil
+}
+
+// run measures, prints and writes.
+func run(ctx context.Context, o options, out io.Writer) error {
+	results, err := measure(ctx, o, newProgress(out, o.short))
+	if err != nil {
+		return err
+	}
+	results.print(out, o.short)
+	if o.out == "" {
+		return nil
+	}
+	return results.write(o.out)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobgen-go/jobgen/internal/pgserver"
+)
+
+// settings of the server: what a small production server has, so that neither the cache nor checkpoints are what is
+// measured. All else is Postgres's default.
+var settings = map[string]string{"shared_buffers": "1GB", "max_wal_size": "8GB"}
+
+// measure goes through all contests, round by round. The order of entrants turns round every time, so that none always
+// runs in another's wake.
+func measure(ctx context.Context, o options, p *progress) (_ *results, err error) {
+	p.say("starting Postgres")
+	s, err := pgserver.Start(ctx, pgserver.Options{Durable: true, Settings: settings, Label: "bench", IgnoreDatabaseURL: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	conn, err := pgx.Connect(ctx, s.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if o.profile != "" {
+		if err := os.MkdirAll(o.profile, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest}
+	r := &results{Jobs: o.jobs, Rounds: o.rounds, samples: samples{}}
+	if r.environment, err = b.meter.environment(ctx); err != nil {
+		return nil, err
+	}
+	r.Versions, r.Machine = versions(), machine()
+	p.header(r)
+
+	var run []contest
+	steps := 0
+	for _, c := range contests {
+		if len(o.only) == 0 || slices.Contains(o.only, c.name) {
+			run = append(run, c)
+			steps += len(c.entrants) * o.rounds
+		}
+	}
+	load := b.load()
+	for round := range o.rounds {
+		for _, c := range run {
+			entrants := slices.Clone(c.entrants)
+			if round%2 == 1 {
+				slices.Reverse(entrants)
+			}
+			for _, e := range entrants {
+				p.step(steps, fmt.Sprintf("round %d of %d: %s, %s", round+1, o.rounds, c.name, e.name))
+				t := task{Contest: c.name, Entrant: e.name, Jobs: c.jobs(o.jobs)}
+				if round == o.rounds-1 {
+					t.Profile = profileFile(o.profile, c.name, e.name)
+				}
+				one, err := b.enter(ctx, t, e)
+				if err != nil {
+					p.end()
+					return nil, fmt.Errorf("%s, %s: %w", c.name, e.name, err)
+				}
+				p.done(c, e, one)
+				r.samples[term{c.name, e.name}] = append(r.samples[term{c.name, e.name}], one)
+			}
+		}
+	}
+	r.Others = b.load().since(load)
+	p.end()
+	return r, nil
+}
+
+type bench struct {
+	server *pgserver.Server
+	meter  *meter
+	rest   time.Duration
+}
+
+// enter lets one entrant do its task once, on a database of its own, and checks what it did.
+func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err error) {
+	template, err := b.server.Template(ctx, e.peer.name, e.peer.migrate)
+	if err != nil {
+		return one, err
+	}
+	var drop func(context.Context) error
+	if t.URL, drop, err = b.server.CreateDatabase(ctx, template); err != nil {
+		return one, err
+	}
+	defer func() {
+		if ctx.Err() == nil { // else the whole server goes
+			err = errors.Join(err, drop(ctx))
+		}
+	}()
+	if e.seed != nil {
+		if err := b.backlog(ctx, t, e); err != nil {
+			return one, fmt.Errorf("seed: %w", err)
+		}
+	}
+	before, err := b.meter.count(ctx, t.URL)
+	if err != nil {
+		return one, err
+	}
+	if one, err = b.race(ctx, t); err != nil {
+		return one, err
+	}
+	after, err := b.meter.count(ctx, t.URL)
+	if err != nil {
+		return one, err
+	}
+	one.commits, one.dead = after.commits-before.commits, after.dead-before.dead
+	conn, err := pgx.Connect(ctx, t.URL)
+	if err != nil {
+		return one, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := e.verify(ctx, conn, t.Jobs); err != nil {
+		return one, fmt.Errorf("it did not do what it should: %w", err)
+	}
+	return one, nil
+}
+
+// race is what is measured.
+func (b *bench) race(ctx context.Context, t task) (one sample, err error) {
+	p, err := startChild(ctx, t)
+	if err != nil {
+		return one, err
+	}
+	defer func() { err = errors.Join(err, p.wait()) }()
+	if _, err := b.meter.conn.Exec(ctx, "CHECKPOINT"); err != nil {
+		return one, err
+	}
+	from, err := b.meter.read(ctx)
+	if err != nil {
+		return one, err
+	}
+	a, err := p.run(ctx)
+	if err != nil {
+		return one, err
+	}
+	to, err := b.meter.read(ctx)
+	return sample{
+		jobs: t.Jobs, seconds: a.Seconds, client: a.Client, memory: a.Memory, server: to.cpu - from.cpu, wal: to.wal - from.wal,
+	}, err
+}
+
+// backlog fills the database and leaves it as it would be some time later.
+func (b *bench) backlog(ctx context.Context, t task, e entrant) error {
+	if err := e.seed(ctx, t.URL, t.Jobs); err != nil {
+		return err
+	}
+	resting := time.NewTimer(b.rest)
+	defer resting.Stop()
+	conn, err := pgx.Connect(ctx, t.URL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "VACUUM (ANALYZE)"); err != nil {
+		return err
+	}
+	select {
+	case <-resting.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// load is what has been used so far, in seconds: of the machine's CPU, of it by this program and its server, and of time.
+type load struct {
+	at         time.Time
+	used, ours float64
+}
+
+func (b *bench) load() load {
+	return load{at: time.Now(), used: machineCPU(), ours: ownCPU() + endedCPU() + serverCPU(b.meter.pid)}
+}
+
+// since tells how busy the machine was with other things.
+func (l load) since(from load) string {
+	cores := float64(runtime.NumCPU())
+	others := ((l.used - from.used) - (l.ours - from.ours)) / l.at.Sub(from.at).Seconds()
+	if math.IsNaN(others) {
+		return "how busy the machine was with other things is not known"
+	}
+	verdict := "the machine was quiet"
+	if others > 0.05*cores {
+		verdict = "THE MACHINE WAS BUSY: trust the ratios, not the figures"
+	}
+	return fmt.Sprintf("other programs used %.2f of %.0f cores: %s", max(others, 0), cores, verdict)
+}
+
+// machine is the machine's shape.
+func machine() string {
+	shape := fmt.Sprintf("%d cores", runtime.NumCPU())
+	if m := machineMemory(); !math.IsNaN(m) {
+		shape += fmt.Sprintf(", %.0f GB", m/(1<<30))
+	}
+	return shape + ", " + runtime.GOOS + "/" + runtime.GOARCH + "; clients and server on the same machine"
+}
+
+// versions are those of Go and of the modules measured.
+func versions() map[string]string {
+	v := map[string]string{"go": strings.TrimPrefix(runtime.Version(), "go")}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	for _, m := range info.Deps {
+		for name, path := range map[string]string{"river": "github.com/riverqueue/river", "pgx": "github.com/jackc/pgx/v5"} {
+			if m.Path == path {
+				v[name] = strings.TrimPrefix(m.Version, "v")
+			}
+		}
+	}
+	return v
+}

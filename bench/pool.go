@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+)
+
+// newPool gives a pool with all its connections open.
+func newPool(ctx context.Context, url string, conns int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = int32(conns)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	held := make([]*pgxpool.Conn, 0, conns)
+	defer func() {
+		for _, c := range held {
+			c.Release()
+		}
+	}()
+	for range conns {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, c)
+	}
+	return pool, nil
+}
+
+func withPool(ctx context.Context, url string, conns int, do func(*pgxpool.Pool) error) error {
+	pool, err := newPool(ctx, url, conns)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return do(pool)
+}
+
+// openPool is a session whose run is one call.
+func openPool(ctx context.Context, url string, conns int, run func(context.Context, *pgxpool.Pool) error) (*session, error) {
+	pool, err := newPool(ctx, url, conns)
+	if err != nil {
+		return nil, err
+	}
+	return &session{close: pool.Close, run: func(ctx context.Context) error { return run(ctx, pool) }}, nil
+}
+
+// openCallers is a session of as many callers as connections, who share n calls evenly.
+func openCallers(ctx context.Context, url string, callers, n int, prepare func(*pgxpool.Pool) (call, error)) (*session, error) {
+	pool, err := newPool(ctx, url, callers)
+	if err != nil {
+		return nil, err
+	}
+	do, err := prepare(pool)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &session{close: pool.Close, run: func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		for caller := range callers {
+			g.Go(func() error {
+				for i := caller; i < n; i += callers {
+					if err := do(ctx, i); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return g.Wait()
+	}}, nil
+}
+
+// call does what is to be done for job i.
+type call func(ctx context.Context, i int) error

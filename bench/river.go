@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+)
+
+var riverPeer = peer{name: "river", migrate: func(ctx context.Context, url string) error {
+	return withPool(ctx, url, 2, func(pool *pgxpool.Pool) error {
+		m, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: quiet()})
+		if err != nil {
+			return err
+		}
+		_, err = m.Migrate(ctx, rivermigrate.DirectionUp, nil)
+		return err
+	})
+}}
+
+type riverArgs payload
+
+func (riverArgs) Kind() string { return "bench.plain" }
+
+type riverWorker struct {
+	river.WorkerDefaults[riverArgs]
+	roll *roll
+}
+
+func (w *riverWorker) Work(_ context.Context, j *river.Job[riverArgs]) error {
+	w.roll.call(j.Args.N)
+	return nil
+}
+
+// River's fastest sensible settings for short jobs, found by trying (see the note). More workers fetch in larger batches;
+// beyond this, memory grows and the rate does not.
+const (
+	riverWorkers  = 2000
+	riverCooldown = time.Millisecond
+	riverPoll     = 20 * time.Millisecond
+	riverConns    = 20
+)
+
+var drainRiver = entrant{
+	name: "river", label: "River", peer: riverPeer,
+	note: fmt.Sprintf("its fastest sensible settings: MaxWorkers %d (which is also its batch), FetchCooldown %s, FetchPollInterval %s, pool of %d; "+
+		"on its default cooldown of 100 ms it drains MaxWorkers jobs per cooldown", riverWorkers, riverCooldown, riverPoll, riverConns),
+	seed: func(ctx context.Context, url string, n int) error {
+		return withPool(ctx, url, 2, func(pool *pgxpool.Pool) error {
+			c, err := riverInserter(pool)
+			if err != nil {
+				return err
+			}
+			_, err = c.InsertManyFast(ctx, riverParams(n))
+			return err
+		})
+	},
+	open: func(ctx context.Context, url string, n int) (*session, error) {
+		r := newRoll(n)
+		return openPool(ctx, url, riverConns, func(ctx context.Context, pool *pgxpool.Pool) error {
+			workers := river.NewWorkers()
+			river.AddWorker(workers, &riverWorker{roll: r})
+			c, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+				Logger: quiet(), Workers: workers, FetchCooldown: riverCooldown, FetchPollInterval: riverPoll, JobTimeout: -1,
+				Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
+			})
+			if err != nil {
+				return err
+			}
+			if err := c.Start(ctx); err != nil {
+				return err
+			}
+			if err := r.await(ctx, nil); err != nil {
+				return err
+			}
+			if err := c.Stop(ctx); err != nil {
+				return err
+			}
+			return r.verify()
+		})
+	},
+	verify: func(ctx context.Context, conn *pgx.Conn, n int) error {
+		if err := expect(ctx, conn, n, `SELECT count(*) FROM river_job WHERE state = 'completed'`); err != nil {
+			return err
+		}
+		return expect(ctx, conn, n, `SELECT count(*) FROM river_job`)
+	},
+}
+
+func riverInserter(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {
+	return river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet()})
+}
+
+func riverParams(n int) []river.InsertManyParams {
+	params := make([]river.InsertManyParams, n)
+	for i := range params {
+		params[i].Args = riverArgs{N: i}
+	}
+	return params
+}
+
+func enqueueRiver(conns int) entrant {
+	return entrant{
+		name: "river", label: "River", peer: riverPeer, note: "Client.Insert on a pool",
+		open: func(ctx context.Context, url string, n int) (*session, error) {
+			return openCallers(ctx, url, conns, n, func(pool *pgxpool.Pool) (call, error) {
+				c, err := riverInserter(pool)
+				return func(ctx context.Context, i int) error {
+					_, err := c.Insert(ctx, riverArgs{N: i}, nil)
+					return err
+				}, err
+			})
+		},
+		verify: riverQueued,
+	}
+}
+
+var enqueueManyRiver = entrant{
+	name: "river", label: "River", peer: riverPeer, note: "InsertManyFast, which is a COPY; gives back no ids",
+	open: func(ctx context.Context, url string, n int) (*session, error) {
+		params := riverParams(n)
+		return openPool(ctx, url, 1, func(ctx context.Context, pool *pgxpool.Pool) error {
+			c, err := riverInserter(pool)
+			if err != nil {
+				return err
+			}
+			_, err = c.InsertManyFast(ctx, params)
+			return err
+		})
+	},
+	verify: riverQueued,
+}
+
+func riverQueued(ctx context.Context, conn *pgx.Conn, n int) error {
+	if err := expect(ctx, conn, n, `SELECT count(*) FROM river_job`); err != nil {
+		return err
+	}
+	return expect(ctx, conn, n, `SELECT count(DISTINCT args->>'n') FROM river_job WHERE state = 'available'`)
+}

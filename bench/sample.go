@@ -1,0 +1,90 @@
+package main
+
+import (
+	"math"
+	"slices"
+)
+
+// sample is what one entrant did in one round. A figure that the system does not give is NaN.
+type sample struct {
+	jobs    int
+	seconds float64
+	client  float64 // CPU seconds of the entrant's process, user and system
+	server  float64 // CPU seconds of the server and all its processes
+	wal     float64 // bytes, those of full-page images included
+	commits float64
+	dead    float64 // row versions left dead: updated, deleted
+	memory  float64 // bytes: the largest resident set of the entrant's process
+}
+
+// metric is a figure made of a sample.
+type metric struct {
+	key    string
+	label  string
+	higher bool // is better
+	of     func(sample) float64
+}
+
+var (
+	rate    = metric{"jobs_per_s", "jobs/s", true, func(s sample) float64 { return float64(s.jobs) / s.seconds }}
+	client  = metric{"client_cpu_us_per_job", "client CPU µs/job", false, func(s sample) float64 { return s.client * 1e6 / float64(s.jobs) }}
+	server  = metric{"server_cpu_us_per_job", "server CPU µs/job", false, func(s sample) float64 { return s.server * 1e6 / float64(s.jobs) }}
+	cpu     = metric{"cpu_us_per_job", "CPU µs/job", false, func(s sample) float64 { return client.of(s) + server.of(s) }}
+	wal     = metric{"wal_bytes_per_job", "WAL B/job", false, func(s sample) float64 { return s.wal / float64(s.jobs) }}
+	commits = metric{"commits_per_1000_jobs", "commits/1000 jobs", false, func(s sample) float64 { return s.commits * 1000 / float64(s.jobs) }}
+	dead    = metric{"dead_rows_per_job", "dead rows/job", false, func(s sample) float64 { return s.dead / float64(s.jobs) }}
+	memory  = metric{"client_memory_mb", "client MB", false, func(s sample) float64 { return s.memory / (1 << 20) }}
+)
+
+var metrics = []metric{rate, client, server, cpu, wal, commits, dead, memory}
+
+// spread is a median with the smallest and the largest value beside it.
+type spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// spreadOf gives NaN throughout if there are no values or one of them is NaN. Of an even number of values the median is
+// the mean of the middle two.
+func spreadOf(values []float64) spread {
+	if len(values) == 0 || slices.ContainsFunc(values, math.IsNaN) {
+		return spread{math.NaN(), math.NaN(), math.NaN()}
+	}
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1]}
+}
+
+func (s spread) known() bool { return !math.IsNaN(s.Median) }
+
+// samples are all of a run: by contest and entrant, one for each round.
+type samples map[term][]sample
+
+func (s samples) spread(t term, m metric) spread {
+	values := make([]float64, len(s[t]))
+	for i, one := range s[t] {
+		values[i] = m.of(one)
+	}
+	return spreadOf(values)
+}
+
+// ratio divides within each round and only then takes the median: the mood of the machine is a round's, not a run's. It
+// is unknown if one of its entrants did not run.
+func (s samples) ratio(r ratio) spread {
+	sum := func(terms []term, round int) (total float64) {
+		for _, t := range terms {
+			total += r.metric.of(s[t][round])
+		}
+		return total
+	}
+	rounds := math.MaxInt
+	for _, t := range slices.Concat(r.ours, r.other) {
+		rounds = min(rounds, len(s[t]))
+	}
+	values := make([]float64, rounds)
+	for i := range values {
+		values[i] = sum(r.ours, i) / sum(r.other, i)
+	}
+	return spreadOf(values)
+}
