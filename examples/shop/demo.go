@@ -67,6 +67,7 @@ type kill struct {
 	worker  string   // its id
 	at      time.Time
 	by      time.Time // at, by the database's clock
+	told    bool      // that its jobs are back
 }
 
 // run is the demonstration from the first line to the last. It tells whether everything that was promised held; an error
@@ -385,6 +386,9 @@ func (d *demo) watch(ctx context.Context, placed <-chan struct{}) error {
 				return err
 			}
 		}
+		if err := d.tellReclaim(ctx); err != nil {
+			return err
+		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
@@ -436,6 +440,26 @@ func (d *demo) killOne(ctx context.Context, both bool) error {
 	d.screen.fact("Kill", fmt.Sprintf("%s (pid %d) got SIGKILL while it held %s and %s. Nobody is told. "+
 		"Its lease has to run out, %s after its last sign of life; then one of the others takes its jobs.", k.process.name, k.process.pid(),
 		plural(victim.invoices, "invoice"), plural(victim.thumbnails, "thumbnail"), d.lease))
+	d.screen.say("")
+	return nil
+}
+
+// tellReclaim says so, once, when the jobs of the killed worker have been taken back.
+func (d *demo) tellReclaim(ctx context.Context) error {
+	k := &d.kill
+	if k.process == nil || k.told {
+		return nil
+	}
+	var n int
+	var took float64
+	err := d.pool.QueryRow(ctx, `
+		SELECT count(*), coalesce(extract(epoch FROM max(ended_at) - $2), 0)::float8
+		FROM jobgen.job_attempt WHERE worker_id = $1::text::uuid AND outcome = 'crashed'`, k.worker, k.by).Scan(&n, &took)
+	if err != nil || n == 0 {
+		return err
+	}
+	k.told = true
+	d.screen.fact("Reclaim", fmt.Sprintf("%.1f s after the kill: the lease of %s has run out, and its jobs are back in the queue: %d.", took, k.process.name, n))
 	d.screen.say("")
 	return nil
 }

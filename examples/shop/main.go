@@ -68,7 +68,11 @@ func main() {
 	// The first signal ends the demo in good order; the second ends it as usual.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	os.Exit(runDemo(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	d, code := parse(os.Args[1:], os.Stdout, os.Stderr)
+	if d != nil {
+		code = d.main(ctx, os.Stderr)
+	}
+	os.Exit(code)
 }
 
 // settings are what both the demo and its workers are told.
@@ -86,7 +90,8 @@ func (s *settings) flags(f *flag.FlagSet) {
 	f.StringVar(&s.without, "without", "", "leave out `key or tx`, and see the table say which promise that breaks")
 }
 
-func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// parse makes a demo of the arguments; without one, it gives the exit status.
+func parse(args []string, stdout, stderr io.Writer) (*demo, int) {
 	d := &demo{screen: newScreen(stdout)}
 	f := flag.NewFlagSet("shop", flag.ContinueOnError)
 	f.SetOutput(stderr)
@@ -97,9 +102,9 @@ func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		return exitHeld
+		return nil, exitHeld
 	case err != nil:
-		return exitCannotRun
+		return nil, exitCannotRun
 	}
 	switch {
 	case f.NArg() > 0:
@@ -115,9 +120,13 @@ func runDemo(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "shop:", err)
-		return exitCannotRun
+		return nil, exitCannotRun
 	}
+	return d, exitHeld
+}
 
+// main runs the demo and gives its exit status.
+func (d *demo) main(ctx context.Context, stderr io.Writer) int {
 	held, err := d.run(ctx)
 	d.screen.progress("")
 	switch {
