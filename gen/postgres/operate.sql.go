@@ -12,22 +12,137 @@ import (
 	"github.com/google/uuid"
 )
 
+const appliedMigrations = `-- name: AppliedMigrations :many
+SELECT version_id, (tstamp AT TIME ZONE 'UTC')::timestamptz AS applied_at
+FROM jobgen.schema_version WHERE is_applied AND version_id > 0 ORDER BY version_id
+`
+
+type AppliedMigrationsRow struct {
+	VersionID int64
+	AppliedAt time.Time
+}
+
+// AppliedMigrations reads goose's table. The migrations' own sessions are in UTC, and so is what goose writes there.
+func (q *Queries) AppliedMigrations(ctx context.Context) ([]AppliedMigrationsRow, error) {
+	rows, err := q.db.Query(ctx, appliedMigrations)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppliedMigrationsRow
+	for rows.Next() {
+		var i AppliedMigrationsRow
+		if err := rows.Scan(&i.VersionID, &i.AppliedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const countDead = `-- name: CountDead :one
+SELECT count(*) AS n, coalesce(max(id), 0)::bigint AS newest_id,
+       coalesce(min(created_at), clock_timestamp())::timestamptz AS oldest, clock_timestamp()::timestamptz AS db_now
+FROM jobgen.jobs WHERE status = 'dead' AND kind = $1
+`
+
+type CountDeadRow struct {
+	N        int64
+	NewestID int64
+	Oldest   time.Time
+	DbNow    time.Time
+}
+
+// CountDead tells what RequeueKind would take. Served by jobs_dead.
+func (q *Queries) CountDead(ctx context.Context, kind string) (CountDeadRow, error) {
+	row := q.db.QueryRow(ctx, countDead, kind)
+	var i CountDeadRow
+	err := row.Scan(
+		&i.N,
+		&i.NewestID,
+		&i.Oldest,
+		&i.DbNow,
+	)
+	return i, err
+}
+
+const deadKinds = `-- name: DeadKinds :many
+WITH RECURSIVE kinds AS (
+  (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' ORDER BY d.kind LIMIT 1)
+  UNION ALL
+  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL
+)
+SELECT k.kind::text AS kind FROM kinds k WHERE k.kind IS NOT NULL
+`
+
+// DeadKinds lists the kinds that have dead jobs, by one probe of jobs_dead for each.
+func (q *Queries) DeadKinds(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, deadKinds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var kind string
+		if err := rows.Scan(&kind); err != nil {
+			return nil, err
+		}
+		items = append(items, kind)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const handledKinds = `-- name: HandledKinds :many
+SELECT DISTINCT unnest(w.kinds)::text AS kind FROM jobgen.workers w ORDER BY 1
+`
+
+// HandledKinds lists the kinds that workers on record handle.
+func (q *Queries) HandledKinds(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, handledKinds)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var kind string
+		if err := rows.Scan(&kind); err != nil {
+			return nil, err
+		}
+		items = append(items, kind)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listJobs = `-- name: ListJobs :many
-SELECT id, status, queue, kind, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at, worker_id,
+SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at, worker_id,
        coalesce(left(last_error, 300), '')::text AS last_error
 FROM jobgen.jobs
 WHERE (cardinality($1::text[]) = 0 OR status = ANY($1::text[]))
   AND (cardinality($2::text[]) = 0 OR kind = ANY($2::text[]))
   AND (cardinality($3::text[]) = 0 OR queue = ANY($3::text[]))
-  AND id < $4::bigint
+  AND (cardinality($4::bigint[]) = 0 OR id = ANY($4::bigint[]))
+  AND id < $5::bigint
 ORDER BY id DESC
-LIMIT $5
+LIMIT $6
 `
 
 type ListJobsParams struct {
 	Statuses []string
 	Kinds    []string
 	Queues   []string
+	Ids      []int64
 	Before   int64
 	N        int32
 }
@@ -37,6 +152,7 @@ type ListJobsRow struct {
 	Status      string
 	Queue       string
 	Kind        string
+	Version     int32
 	Key         *string
 	Priority    int16
 	Attempt     int32
@@ -55,6 +171,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 		arg.Statuses,
 		arg.Kinds,
 		arg.Queues,
+		arg.Ids,
 		arg.Before,
 		arg.N,
 	)
@@ -70,6 +187,7 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 			&i.Status,
 			&i.Queue,
 			&i.Kind,
+			&i.Version,
 			&i.Key,
 			&i.Priority,
 			&i.Attempt,
@@ -91,6 +209,17 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsR
 	return items, nil
 }
 
+const now = `-- name: Now :one
+SELECT clock_timestamp()::timestamptz AS db_now
+`
+
+func (q *Queries) Now(ctx context.Context) (time.Time, error) {
+	row := q.db.QueryRow(ctx, now)
+	var db_now time.Time
+	err := row.Scan(&db_now)
+	return db_now, err
+}
+
 const requeueDead = `-- name: RequeueDead :many
 WITH requeued AS (
   UPDATE jobgen.jobs
@@ -98,9 +227,10 @@ WITH requeued AS (
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
     WHERE d.status = 'dead' AND (cardinality($1::text[]) = 0 OR d.kind = ANY($1::text[]))
-      AND (cardinality($2::bigint[]) = 0 OR d.id = ANY($2::bigint[]))
+      AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
+      AND (cardinality($3::bigint[]) = 0 OR d.id = ANY($3::bigint[]))
     ORDER BY d.kind, d.id
-    LIMIT $3
+    LIMIT $4
     FOR UPDATE SKIP LOCKED
   ))
   RETURNING id, queue
@@ -112,15 +242,75 @@ SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0
 `
 
 type RequeueDeadParams struct {
-	Kinds []string
-	Ids   []int64
-	N     int32
+	Kinds  []string
+	Queues []string
+	Ids    []int64
+	N      int32
 }
 
 // RequeueDead gives dead jobs a fresh start, at most n, in id order. Rows that somebody else has locked are skipped. The
 // arbiter row of a key still names its dead job, so a requeue can meet no conflict. Served by jobs_dead.
 func (q *Queries) RequeueDead(ctx context.Context, arg RequeueDeadParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, requeueDead, arg.Kinds, arg.Ids, arg.N)
+	rows, err := q.db.Query(ctx, requeueDead,
+		arg.Kinds,
+		arg.Queues,
+		arg.Ids,
+		arg.N,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const requeueKind = `-- name: RequeueKind :many
+WITH requeued AS (
+  UPDATE jobgen.jobs
+  SET status = 'queued', attempt = 0, crashes = 0, run_at = clock_timestamp()
+  WHERE id = ANY(ARRAY(
+    SELECT d.id FROM jobgen.jobs d
+    WHERE d.status = 'dead' AND d.kind = $1 AND d.id > $2::bigint AND d.id <= $3::bigint
+    ORDER BY d.id
+    LIMIT $4
+    FOR UPDATE SKIP LOCKED
+  ))
+  RETURNING id, queue
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || w.worker_id::text, '')
+  FROM jobgen.wake w WHERE w.queue IN (SELECT requeued.queue FROM requeued)
+)
+SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0
+`
+
+type RequeueKindParams struct {
+	Kind  string
+	After int64
+	Upto  int64
+	N     int32
+}
+
+// RequeueKind is RequeueDead for the next n dead jobs of a kind above @after, up to @upto. A run that goes on from the
+// last id it got takes each job once: one that dies again meanwhile is behind it, and the run ends. An index range of
+// jobs_dead under any plan, so that the entries of what is requeued already are not walked again.
+func (q *Queries) RequeueKind(ctx context.Context, arg RequeueKindParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, requeueKind,
+		arg.Kind,
+		arg.After,
+		arg.Upto,
+		arg.N,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -233,12 +423,30 @@ func (q *Queries) ShowJob(ctx context.Context, id int64) (ShowJobRow, error) {
 	return i, err
 }
 
-const showResult = `-- name: ShowResult :one
-SELECT kind, key, job_id, result, finished_at, expires_at FROM jobgen.job_result
-WHERE job_id = $1 ORDER BY finished_at DESC NULLS LAST LIMIT 1
+const showResults = `-- name: ShowResults :many
+WITH RECURSIVE kinds AS (
+  (SELECT r.kind FROM jobgen.job_result r ORDER BY r.kind LIMIT 1)
+  UNION ALL
+  SELECT (SELECT r.kind FROM jobgen.job_result r WHERE r.kind > k.kind ORDER BY r.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL
+)
+SELECT f.kind, f.key, f.job_id, (CASE WHEN $1::bool THEN f.result END)::jsonb AS result, f.finished_at, f.expires_at
+FROM (
+  SELECT a.kind, a.key, a.job_id, a.finished_at, a.expires_at, a.result FROM (SELECT unnest($2::bigint[]) AS id) x CROSS JOIN kinds k CROSS JOIN LATERAL (
+    SELECT r.kind, r.key, r.job_id, r.finished_at, r.expires_at, r.result FROM jobgen.job_result r WHERE r.kind = k.kind AND r.key = 'job:' || x.id AND r.job_id = x.id LIMIT 1
+  ) a
+  UNION ALL
+  SELECT b.kind, b.key, b.job_id, b.finished_at, b.expires_at, b.result FROM jobgen.job_result b WHERE b.job_id = ANY($2::bigint[]) AND left(b.key, 4) <> 'job:'
+) f
+ORDER BY f.job_id, f.finished_at DESC NULLS LAST
 `
 
-type ShowResultRow struct {
+type ShowResultsParams struct {
+	Whole bool
+	Ids   []int64
+}
+
+type ShowResultsRow struct {
 	Kind       string
 	Key        string
 	JobID      int64
@@ -247,17 +455,32 @@ type ShowResultRow struct {
 	ExpiresAt  *time.Time
 }
 
-// ShowResult finds what is recorded of a job that has left jobs.
-func (q *Queries) ShowResult(ctx context.Context, id int64) (ShowResultRow, error) {
-	row := q.db.QueryRow(ctx, showResult, id)
-	var i ShowResultRow
-	err := row.Scan(
-		&i.Kind,
-		&i.Key,
-		&i.JobID,
-		&i.Result,
-		&i.FinishedAt,
-		&i.ExpiresAt,
-	)
-	return i, err
+// ShowResults finds what is recorded of jobs by their ids alone, without the results themselves unless @whole. Served by
+// job_result_job for a job with a key. For one without, the key is known but not the kind: the recursion walks the kinds,
+// one probe of the primary key for each, and then probes each for the reserved key (by LIMIT 1, whatever the plan).
+func (q *Queries) ShowResults(ctx context.Context, arg ShowResultsParams) ([]ShowResultsRow, error) {
+	rows, err := q.db.Query(ctx, showResults, arg.Whole, arg.Ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ShowResultsRow
+	for rows.Next() {
+		var i ShowResultsRow
+		if err := rows.Scan(
+			&i.Kind,
+			&i.Key,
+			&i.JobID,
+			&i.Result,
+			&i.FinishedAt,
+			&i.ExpiresAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

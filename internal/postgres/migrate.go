@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,17 +41,33 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 	return done, err
 }
 
-// Migrations lists all steps.
+// Migrations lists all steps. It only reads, and waits for nobody: without the schema, all steps wait. Of a schema newer
+// than this library it lists the steps it does not know too, without a name, and returns an error beside them.
 func Migrations(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
-	var all []Migration
-	err := migrating(ctx, pool, func(p *goose.Provider) error {
-		status, err := p.Status(ctx)
-		for _, s := range status {
-			all = append(all, Migration{Version: s.Source.Version, Name: s.Source.Path, AppliedAt: s.AppliedAt})
+	rows, err := gen.New(pool).AppliedMigrations(ctx)
+	if err := explain(err); err != nil && !errors.Is(err, engine.ErrNotMigrated) {
+		return nil, err
+	}
+	all := steps()
+	for _, r := range rows {
+		i := slices.IndexFunc(all, func(m Migration) bool { return m.Version == r.VersionID })
+		if i < 0 {
+			all, i = append(all, Migration{Version: r.VersionID}), len(all)
 		}
-		return err
-	})
-	return all, err
+		all[i].AppliedAt = r.AppliedAt
+	}
+	return all, compare(all[len(all)-1].Version)
+}
+
+// steps are the embedded migrations, in their order.
+func steps() (all []Migration) {
+	files, _ := fs.Glob(schema.Postgres, "postgres/*.sql")
+	for _, file := range files {
+		if version, err := goose.NumericComponent(file); err == nil {
+			all = append(all, Migration{Version: version, Name: path.Base(file)})
+		}
+	}
+	return all
 }
 
 // migrating calls fn under the migration lock, which is the session's and so ends with the connection.
@@ -75,6 +93,7 @@ func migrating(ctx context.Context, pool *pgxpool.Pool, fn func(*goose.Provider)
 	if err := q.CreateSchema(ctx); err != nil {
 		return explain(err)
 	}
+	config.ConnConfig.RuntimeParams["timezone"] = "UTC" // goose's table has timestamps without a zone
 	db := stdlib.OpenDB(*config.ConnConfig)
 	defer func(db *sql.DB) { err = errors.Join(err, db.Close()) }(db)
 	migrations, err := fs.Sub(schema.Postgres, "postgres")
@@ -88,30 +107,33 @@ func migrating(ctx context.Context, pool *pgxpool.Pool, fn func(*goose.Provider)
 	return explain(fn(p))
 }
 
+// errReadOnly keeps a worker and a migration from a database that an operator may still read.
+var errReadOnly = errors.New("jobgen: the database is read-only (a standby, or default_transaction_read_only is on); connect to the primary")
+
 // checkVersion compares the schema in the database with the one this library was built for.
 func checkVersion(ctx context.Context, q *gen.Queries) error {
-	need := newest()
 	have, err := q.SchemaVersion(ctx)
 	switch {
 	case err != nil:
 		return explain(err)
-	case have.Version > need:
-		return fmt.Errorf("jobgen: the database has schema version %d and this program knows %d; deploy a program built with a newer jobgen", have.Version, need)
-	case have.ReadOnly:
-		return errors.New("jobgen: the database is read-only (a standby, or default_transaction_read_only is on); connect to the primary")
-	case have.Version < need:
-		return fmt.Errorf("%w (it has version %d, this program needs %d)", engine.ErrNotMigrated, have.Version, need)
+	case have.ReadOnly && have.Version <= newest():
+		return errReadOnly
+	}
+	return compare(have.Version)
+}
+
+func compare(have int64) error {
+	switch need := newest(); {
+	case have > need:
+		return fmt.Errorf("jobgen: the database has schema version %d and this program knows %d; deploy a program built with a newer jobgen", have, need)
+	case have < need:
+		return fmt.Errorf("%w (it has version %d, this program needs %d)", engine.ErrNotMigrated, have, need)
 	}
 	return nil
 }
 
 // newest is the number of the last migration in the embedded files.
-func newest() (version int64) {
-	names, _ := fs.Glob(schema.Postgres, "postgres/*.sql")
-	for _, name := range names {
-		if v, err := goose.NumericComponent(name); err == nil {
-			version = max(version, v)
-		}
-	}
-	return version
+func newest() int64 {
+	all := steps()
+	return all[len(all)-1].Version
 }

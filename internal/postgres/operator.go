@@ -1,0 +1,164 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// Operator is what a person who operates a queue does to a database. It works on the pool it is given.
+type Operator struct{ Pool *pgxpool.Pool }
+
+var _ engine.Operator = Operator{}
+
+func (o Operator) q() *gen.Queries { return gen.New(o.Pool) }
+
+// Check tells whether the database is there and migrated. It may be read-only: looking works on a standby too.
+func (o Operator) Check(ctx context.Context) error {
+	if err := checkVersion(ctx, o.q()); !errors.Is(err, errReadOnly) {
+		return err
+	}
+	row, err := o.q().SchemaVersion(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	return compare(row.Version)
+}
+
+// Now is the database's time.
+func (o Operator) Now(ctx context.Context) (time.Time, error) {
+	now, err := o.q().Now(ctx)
+	return now, translate(err)
+}
+
+func (o Operator) List(ctx context.Context, f engine.Filter, before int64, n int) ([]engine.Job, error) {
+	rows, err := o.q().ListJobs(ctx, gen.ListJobsParams{
+		Statuses: orEmpty(f.Statuses), Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Ids: orEmpty(f.IDs), Before: before, N: int32(n),
+	})
+	out := make([]engine.Job, len(rows))
+	for i, r := range rows {
+		out[i] = engine.Job{
+			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),
+			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
+			ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError,
+		}
+	}
+	return out, translate(err)
+}
+
+// Show reads everything in one snapshot, so that a job that finishes meanwhile is not seen twice or not at all.
+func (o Operator) Show(ctx context.Context, id int64) (*engine.Job, *engine.Result, []engine.Attempt, error) {
+	tx, err := o.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, nil, nil, translate(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx))
+	q := gen.New(tx)
+	var job *engine.Job
+	switch r, err := q.ShowJob(ctx, id); {
+	case err == nil:
+		job = &engine.Job{
+			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),
+			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
+			ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError, Payload: r.Payload,
+		}
+		if len(r.Headers) > 0 {
+			if err := json.Unmarshal(r.Headers, &job.Headers); err != nil {
+				return nil, nil, nil, fmt.Errorf("headers of job %d do not decode: %w", id, err)
+			}
+		}
+	case !errors.Is(err, pgx.ErrNoRows):
+		return nil, nil, nil, translate(err)
+	}
+	results, err := results(ctx, q, []int64{id}, true)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	attempts, err := q.ShowAttempts(ctx, id)
+	if err != nil {
+		return nil, nil, nil, translate(err)
+	}
+	history := make([]engine.Attempt, len(attempts))
+	for i, a := range attempts {
+		history[i] = engine.Attempt{
+			Attempt: int(a.Attempt), Fence: a.Fence, WorkerID: a.WorkerID, StartedAt: a.StartedAt, EndedAt: a.EndedAt, Outcome: a.Outcome, Error: a.Error,
+		}
+	}
+	if len(results) == 0 {
+		return job, nil, history, nil
+	}
+	return job, &results[0], history, nil
+}
+
+// Results finds what is recorded of jobs, without the results themselves.
+func (o Operator) Results(ctx context.Context, ids []int64) ([]engine.Result, error) {
+	return results(ctx, o.q(), ids, false)
+}
+
+func results(ctx context.Context, q *gen.Queries, ids []int64, whole bool) ([]engine.Result, error) {
+	rows, err := q.ShowResults(ctx, gen.ShowResultsParams{Ids: ids, Whole: whole})
+	out := make([]engine.Result, len(rows))
+	for i, r := range rows {
+		out[i] = engine.Result{Kind: r.Kind, Key: r.Key, JobID: r.JobID, Result: r.Result, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt}
+	}
+	return out, translate(err)
+}
+
+// Requeue takes what f selects of the dead; f's statuses say nothing.
+func (o Operator) Requeue(ctx context.Context, f engine.Filter, n int) ([]int64, error) {
+	ids, err := o.q().RequeueDead(ctx, gen.RequeueDeadParams{Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Ids: orEmpty(f.IDs), N: int32(n)})
+	return ids, translate(err)
+}
+
+// RequeueKind gives the next n dead jobs of a kind with after < id <= upto a fresh start. Called again with the greatest
+// id it returned, until it returns fewer than n, it takes each job once.
+func (o Operator) RequeueKind(ctx context.Context, kind string, after, upto int64, n int) ([]int64, error) {
+	ids, err := o.q().RequeueKind(ctx, gen.RequeueKindParams{Kind: kind, After: after, Upto: upto, N: int32(n)})
+	return ids, translate(err)
+}
+
+// Dead is how many jobs of a kind are dead.
+type Dead struct {
+	N        int
+	NewestID int64
+	Oldest   time.Duration // how long ago the oldest was created
+}
+
+func (o Operator) CountDead(ctx context.Context, kind string) (Dead, error) {
+	r, err := o.q().CountDead(ctx, kind)
+	return Dead{N: int(r.N), NewestID: r.NewestID, Oldest: r.DbNow.Sub(r.Oldest)}, translate(err)
+}
+
+// DeadKinds lists the kinds that have dead jobs, HandledKinds those that workers on record handle.
+func (o Operator) DeadKinds(ctx context.Context) ([]string, error) {
+	kinds, err := o.q().DeadKinds(ctx)
+	return kinds, translate(err)
+}
+
+func (o Operator) HandledKinds(ctx context.Context) ([]string, error) {
+	kinds, err := o.q().HandledKinds(ctx)
+	return kinds, translate(err)
+}
+
+// orEmpty: a nil slice would be NULL, whose cardinality is not 0.
+func orEmpty[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
