@@ -1,0 +1,29 @@
+// Jobctl operates a live jobgen queue: it migrates the schema, shows jobs with their history, and gives dead ones a fresh
+// start. Its manual is built in: jobctl help.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/jobgen-go/jobgen/internal/jobctl"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	width, _, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil {
+		width = 0
+	}
+	os.Exit(jobctl.Main(ctx, os.Args[1:], jobctl.Env{
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Zone: time.Local, Width: width,
+		Ask:      term.IsTerminal(int(os.Stdin.Fd())),
+		Progress: term.IsTerminal(int(os.Stderr.Fd())),
+	}))
+}

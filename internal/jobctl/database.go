@@ -1,0 +1,129 @@
+package jobctl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// connectionString is what one begins with. The driver takes anything else for an empty one, and goes to the database
+// that it finds by default.
+var connectionString = regexp.MustCompile(`^(postgres(ql)?://|\s*[a-z_]+\s*=)`)
+
+// connectTimeout is for a connection string that names none.
+const connectTimeout = 10 * time.Second
+
+// database is the way to the database: where the connection string came from, and what it leads to.
+type database struct {
+	pool   *pgxpool.Pool
+	source string
+	target string
+}
+
+// connect prepares the pool; the first statement opens a connection.
+func (c *cli) connect(ctx context.Context) (*database, error) {
+	url, source := c.findString()
+	config, err := pgxpool.ParseConfig(url)
+	if err == nil && url != "" && !connectionString.MatchString(url) {
+		err = errors.New("neither a URL nor keywords with values")
+	}
+	if err != nil {
+		return nil, malformed(source, err)
+	}
+	conn := config.ConnConfig
+	conn.ConnectTimeout = cmp.Or(conn.ConnectTimeout, connectTimeout)
+	conn.RuntimeParams["application_name"] = cmp.Or(conn.RuntimeParams["application_name"], "jobctl")
+	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	at := net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port)))
+	if strings.HasPrefix(conn.Host, "/") {
+		at = conn.Host
+	}
+	return &database{pool, source, fmt.Sprintf("database %q at %s as user %q", cmp.Or(conn.Database, conn.User), at, conn.User)}, nil
+}
+
+func (c *cli) findString() (url, source string) {
+	if c.hasURL() && c.databaseURL != "" {
+		return c.databaseURL, "--database-url"
+	}
+	if url := c.Getenv("DATABASE_URL"); url != "" && !c.hasURL() {
+		return url, "DATABASE_URL"
+	}
+	return "", "the PG* variables and defaults"
+}
+
+// malformed leaves out the string and what the driver says of it: what is malformed cannot be relied on to be redacted,
+// and there is a password in it.
+func malformed(source string, err error) error {
+	var file *fs.PathError
+	switch {
+	case errors.As(err, &file):
+		return fmt.Errorf("%s: a file that the connection needs cannot be read: %w", source, file)
+	case source == "--database-url", source == "DATABASE_URL":
+		return fmt.Errorf("%s is no connection string; it should look like postgres://user:password@host:5432/database or host=… user=… dbname=…", source)
+	}
+	return errors.New("one of the PG* variables has no valid value (PGPORT is a number, PGSSLMODE one of disable, allow, prefer, require, verify-ca, verify-full)")
+}
+
+// databaseError ends a command because the database cannot be used.
+type databaseError struct {
+	text string
+	err  error
+}
+
+func (e *databaseError) Error() string { return e.text }
+func (e *databaseError) Unwrap() error { return e.err }
+
+// explain says in one sentence what to do, and which database it is about.
+func (d *database) explain(err error) error {
+	var f *finding
+	if err == nil || errors.As(err, &f) {
+		return err
+	}
+	return &databaseError{fmt.Sprintf("%s [%s: %s]", strings.TrimPrefix(d.reason(err), "jobgen: "), d.source, d.target), err}
+}
+
+func (d *database) reason(err error) string {
+	var pg *pgconn.PgError
+	var conn *pgconn.ConnectError
+	switch {
+	case errors.Is(err, engine.ErrNotMigrated):
+		return "the database is not migrated, or not far enough: run `jobctl migrate up`, and see `jobctl migrate status`"
+	case errors.As(err, &pg) && pg.Code == "25006": // read_only_sql_transaction
+		return "the database is read-only (a standby, or default_transaction_read_only is on): connect to the primary"
+	case errors.As(err, &conn) && !errors.As(err, &pg):
+		return fmt.Sprintf("no database answers (%s): check that it runs and that the connection settings are right", network(err))
+	}
+	return err.Error()
+}
+
+// network is the cause at the bottom of a connection error. The driver's own text repeats it for each address and for
+// each way of encryption that it tried.
+func network(err error) string {
+	var name *net.DNSError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &name):
+		return fmt.Sprintf("there is no host %q", name.Name)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.As(err, &op):
+		return op.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,193 @@
+// Package jobctl is the command line behind cmd/jobctl: a file for each command, database.go for the way to the database
+// and its errors, text.go for what a terminal gets.
+//
+// What goes to a terminal was written by strangers (payloads, error texts, kinds), so none of it gets there but through
+// text.go, which escapes what a terminal would act on. Ages are computed from the database's time.
+package jobctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/jobgen-go/jobgen/internal/postgres"
+)
+
+// Env is the process around a command.
+type Env struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Zone           *time.Location // of the times in tables
+	Width          int            // columns of the terminal that Stdout is; 0: it is none
+	Ask            bool           // Stdin is a terminal
+	Progress       bool           // Stderr is a terminal
+}
+
+// Exit codes, in the order of how wrong things are.
+const (
+	exitOK       = 0
+	exitFindings = 1
+	exitUsage    = 2
+	exitDatabase = 3
+)
+
+const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
+with their whole history, and gives dead jobs a fresh start.
+
+Database
+  --database-url names it, else the environment variable DATABASE_URL, else the
+  variables that psql reads (PGHOST, PGPORT, PGDATABASE, PGUSER, PGPASSWORD,
+  PGPASSFILE, PGSERVICE, …). Prefer a variable or a password file: other users
+  of the machine can see a password on the command line.
+
+Output
+  Tables fit the terminal, or 80 columns where there is none (COLUMNS overrides
+  that); what does not fit ends in …. Their times are local, with the offset;
+  ages are by the database's clock. Notes go to stderr. With --json, stdout is
+  one JSON object whose times are RFC 3339 in UTC. Control characters in
+  payloads, errors and names are printed as escapes.
+
+Exit status
+  0  done
+  1  done, with a finding: nothing matched, something was refused or is left to
+     do, a migration waits
+  2  the command line is wrong; nothing was done
+  3  the database cannot be reached or used, or is not migrated`
+
+// Main runs one command and returns the exit code.
+func Main(ctx context.Context, args []string, env Env) int {
+	c := &cli{Env: env}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var f *finding
+	var d *databaseError
+	switch {
+	case errors.As(err, &f):
+		if f.text != "" {
+			fmt.Fprintln(env.Stderr, "jobctl:", oneLine(f.text))
+		}
+		return exitFindings
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(env.Stderr, "jobctl: interrupted")
+		return exitFindings
+	case errors.As(err, &d):
+		fmt.Fprintln(env.Stderr, "jobctl:", oneLine(d.Error()))
+		return exitDatabase
+	}
+	// The rest is from cobra, which has no type for it, or from a command that found its arguments wrong.
+	fmt.Fprintf(env.Stderr, "jobctl: %s; see `%s --help`\n", oneLine(err.Error()), cmd.CommandPath())
+	return exitUsage
+}
+
+// cli is one run of jobctl: the process, and the flags that every command has.
+type cli struct {
+	Env
+	databaseURL string
+	hasURL      func() bool // --database-url was given
+	json        bool
+}
+
+// finding ends a command that did its work and has something to say about it.
+type finding struct{ text string }
+
+func (f *finding) Error() string { return f.text }
+
+func findingf(format string, args ...any) error { return &finding{fmt.Sprintf(format, args...)} }
+
+func (c *cli) root() *cobra.Command {
+	root := group("jobctl", "Operate a live jobgen queue", manual)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.databaseURL, "database-url", "", "connection `string`; else $DATABASE_URL, else $PG*")
+	flags.BoolVar(&c.json, "json", false, "print one JSON object")
+	c.hasURL = func() bool { return flags.Changed("database-url") }
+
+	migrate := group("migrate", "Bring the schema up to date, or see whether it is",
+		"The tables are in the schema jobgen, which no other program's tables share.")
+	migrate.AddCommand(c.migrateUp(), c.migrateStatus())
+	jobs := group("jobs", "See jobs, and revive dead ones",
+		`A job is queued, running or dead. A finished job has left the queue: what is on
+record of it then is its result, if its kind has a result or a key, and the
+attempts that failed before.`)
+	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue())
+	root.AddCommand(migrate, jobs)
+	return root
+}
+
+// group is a command that only has others. Cobra by itself answers an unknown one with help and success.
+func group(name, short, long string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Long: long, SuggestionsMinimumDistance: 2, DisableFlagsInUseLine: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := ""
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(like, " or "))
+			}
+			return fmt.Errorf("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+}
+
+// operator is the body of a command on a migrated database.
+type operator func(ctx context.Context, op postgres.Operator, args []string) error
+
+func (c *cli) operate(fn operator) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		db, err := c.connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer db.pool.Close()
+		op := postgres.Operator{Pool: db.pool}
+		if err := op.Check(cmd.Context()); err != nil {
+			return db.explain(err)
+		}
+		return db.explain(fn(cmd.Context(), op, args))
+	}
+}
+
+// print writes v as JSON, or calls text for what a person reads.
+func (c *cli) print(v any, text func(w io.Writer)) error {
+	var b strings.Builder
+	if c.json {
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(v); err != nil {
+			return err
+		}
+	} else {
+		text(&b)
+	}
+	out := b.String()
+	if c.json {
+		out = escapeJSON(out)
+	}
+	if _, err := io.WriteString(c.Stdout, out); err != nil {
+		return findingf("cannot write the output: %s", err)
+	}
+	return nil
+}
+
+// note tells a person something beside the output.
+func (c *cli) note(format string, args ...any) {
+	fmt.Fprintln(c.Stderr, escape(fmt.Sprintf(format, args...)))
+}

@@ -1,0 +1,216 @@
+package jobctl
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/width"
+)
+
+// plain tells whether a rune may go to a terminal as it is. U+FFFD may not: it stands for a byte that could not be
+// stored, and should be seen to.
+func plain(r rune) bool { return unicode.IsGraphic(r) && r != utf8.RuneError }
+
+// escape replaces what a terminal would act on, line ends and tabs included.
+func escape(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case plain(r):
+			b.WriteString(s[i : i+n])
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// escapeJSON is escape for JSON, which stays the same value. Control characters below U+0020 are escaped in JSON anyhow;
+// DEL, C1, and what turns the direction of text are not.
+func escapeJSON(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n' || plain(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := (r-0x10000)>>10+0xd800, (r-0x10000)&0x3ff+0xdc00
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// oneLine joins the lines of an error.
+func oneLine(s string) string { return escape(strings.Join(strings.Fields(s), " ")) }
+
+// firstLine is what a table shows of a text.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimLeft(s, " \t\r\n"), "\n")
+	return escape(strings.TrimRight(line, " \t\r"))
+}
+
+// lines are the escaped lines of a text, at most n of them unless n is 0, and how many more there are.
+func lines(s string, n int) (shown []string, more int) {
+	for line := range strings.Lines(strings.TrimRight(s, " \t\r\n")) {
+		line = strings.TrimRight(line, "\r\n")
+		shown = append(shown, escape(strings.ReplaceAll(line, "\t", "    ")))
+	}
+	if n > 0 && len(shown) > n+1 { // "1 more line" takes a line itself
+		return shown[:n], len(shown) - n
+	}
+	return shown, 0
+}
+
+// cells is how many columns a text takes on a terminal.
+func cells(s string) (n int) {
+	for _, r := range s {
+		switch {
+		case unicode.In(r, unicode.Mn, unicode.Me):
+		case width.LookupRune(r).Kind() == width.EastAsianWide, width.LookupRune(r).Kind() == width.EastAsianFullwidth:
+			n += 2
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// fit cuts a text to n columns.
+func fit(s string, n int) string {
+	if cells(s) <= n {
+		return s
+	}
+	used := 0
+	for i, r := range s {
+		w := cells(string(r))
+		if used+w > n-1 {
+			return s[:i] + "…"
+		}
+		used += w
+	}
+	return s
+}
+
+// column is a column of a table. min is how narrow it may get; 0 means that it keeps its width. Where even the narrowest
+// form does not fit, columns go, those with the highest spare first.
+type column struct {
+	title string
+	min   int
+	spare int
+	cells []string
+}
+
+const gap = "  "
+
+// writeTable writes columns of the same length in at most limit terminal columns.
+func writeTable(w io.Writer, limit int, columns []column) {
+	widths := make([]int, len(columns))
+	total := len(gap) * (len(columns) - 1)
+	for i, c := range columns {
+		widths[i] = cells(c.title)
+		for _, cell := range c.cells {
+			widths[i] = max(widths[i], cells(cell))
+		}
+		total += widths[i]
+	}
+	for ; total > limit; total-- {
+		widest, spare := -1, 0
+		for i, c := range columns {
+			if c.min > 0 && widths[i] > max(c.min, cells(c.title)) && (widest < 0 || widths[i] >= widths[widest]) {
+				widest = i
+			}
+			if c.spare > columns[spare].spare {
+				spare = i
+			}
+		}
+		if widest < 0 {
+			if columns[spare].spare > 0 {
+				writeTable(w, limit, slices.Delete(slices.Clone(columns), spare, spare+1))
+				return
+			}
+			break
+		}
+		widths[widest]--
+	}
+	row := func(cell func(column) string) {
+		var b strings.Builder
+		for i, c := range columns {
+			text := fit(cell(c), widths[i])
+			b.WriteString(text)
+			b.WriteString(strings.Repeat(" ", widths[i]-cells(text)) + gap)
+		}
+		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+	}
+	row(func(c column) string { return c.title })
+	for n := range columns[0].cells {
+		row(func(c column) string { return c.cells[n] })
+	}
+}
+
+// width is what tables must fit into.
+func (c *cli) width() int {
+	if c.Width > 0 {
+		return c.Width
+	}
+	if n, err := strconv.Atoi(c.Getenv("COLUMNS")); err == nil && n > 0 {
+		return n
+	}
+	return 80
+}
+
+func (c *cli) time(t time.Time) string { return t.In(c.Zone).Format("2006-01-02 15:04:05 -07:00") }
+
+// age is a duration in two units at most.
+func age(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 10*time.Minute:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < day:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d < 100*day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/day)
+}
+
+// took is how long an attempt ran.
+func took(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return "less than 1ms"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return age(d)
+}
+
+// count is a number with its noun.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
