@@ -20,6 +20,7 @@ type outcome struct {
 	err     error
 	result  []byte
 	stored  bool // the handler's transaction has stored it, if err is nil
+	verdict bool // err is the database's word on the hold; a handler may return the same errors and mean another job
 	unsure  bool // it may be stored already, its answer was lost: finding nothing to change is no staleness then
 }
 

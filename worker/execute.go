@@ -55,6 +55,7 @@ func (w *Worker) run(h *hold) {
 			if err != nil {
 				return err
 			}
+			o.verdict = true
 			h.finishing.Store(true)
 			return finish(h.success(result))
 		})
@@ -71,14 +72,18 @@ type timeoutError time.Duration
 func (d timeoutError) Error() string        { return "timeout after " + time.Duration(d).String() }
 func (d timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// invoke calls the handler and turns a panic into an error.
+// invoke calls the handler and turns a panic into an error. So does a panic in the methods of the error it returns (a nil
+// pointer of an error type has them), which would otherwise come in the loop that stores outcomes.
 func invoke(ctx context.Context, h *hold, tx any) (result []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n\n%s", p, debug.Stack())
 		}
 	}()
-	return h.handler.call(ctx, tx, &h.Claimed)
+	if result, err = h.handler.call(ctx, tx, &h.Claimed); err != nil {
+		_ = h.failure(err)
+	}
+	return result, err
 }
 
 // success is what finishing h with result writes.
@@ -103,18 +108,18 @@ func (w *Worker) conclude(o outcome, cause error) {
 	switch {
 	case o.err == nil && o.stored:
 		w.ledger.settle(h)
-	case errors.Is(o.err, engine.ErrRecorded):
+	case o.verdict && errors.Is(o.err, engine.ErrRecorded):
 		// Another job did the key's work; what this one did is rolled back, and its row only has to go (G6).
 		h.Recorded = true
 		w.outcomes.put(outcome{hold: h})
-	case !w.ledger.current(h) || errors.Is(o.err, engine.ErrLeaseLost):
+	case !w.ledger.current(h) || o.verdict && errors.Is(o.err, engine.ErrLeaseLost):
 		w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 		w.ledger.settle(h)
 	case o.err != nil && errors.Is(cause, errShutdown):
 		o.release = true
 		w.outcomes.put(o)
 	default:
-		o.unsure = errors.Is(o.err, engine.ErrUnknown)
+		o.unsure = o.verdict && errors.Is(o.err, engine.ErrUnknown)
 		w.outcomes.put(o)
 	}
 }

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
 )
+
+// refusals are the classes of errors that one row causes: data exception, constraint, limit of a value, check of a view,
+// and what triggers raise (RAISE EXCEPTION, and functions in other languages).
+var refusals = []string{"22", "23", "54", "44", "P0", "38", "39"}
 
 // translate puts the engine's meaning on what the driver reports. The driver's error stays reachable by errors.As.
 func translate(err error) error {
@@ -22,7 +26,7 @@ func translate(err error) error {
 		switch {
 		case pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42703":
 			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
-		case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"), strings.HasPrefix(pg.Code, "54"):
+		case slices.Contains(refusals, pg.Code[:min(2, len(pg.Code))]):
 			return &engine.ValueError{Err: err}
 		}
 		return err
