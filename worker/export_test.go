@@ -1,0 +1,53 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
+)
+
+// Bench is a worker without its loops: a test enters holds, puts outcomes, and flushes, on the real statements.
+type Bench struct{ w *Worker }
+
+// NewBench makes one that is known to the database as owner. The caller closes it.
+func NewBench(ctx context.Context, pool *pgxpool.Pool, r *Registry, owner uuid.UUID) (*Bench, error) {
+	w, err := New(pool, r, Config{})
+	if err != nil {
+		return nil, err
+	}
+	if w.store, err = postgres.Open(ctx, pool); err != nil {
+		return nil, err
+	}
+	self := w.identity()
+	self.ID = owner
+	w.become(self)
+	return &Bench{w}, w.store.Register(ctx, self, w.cfg.Lease)
+}
+
+func (b *Bench) Close() { b.w.store.Close() }
+
+// Hold makes a hold of a job of kind; with current, it is the process's present one.
+func (b *Bench) Hold(kind string, id, fence int64, current bool) *hold {
+	h := &hold{Claimed: engine.Claimed{ID: id, Fence: fence, Kind: kind, Attempt: 1, MaxAttempts: 5}, handler: b.w.reg.handlers[kind], owner: b.w.self.Load().ID}
+	if current {
+		b.w.ledger.enter(h.owner, h)
+	}
+	return h
+}
+
+// Put puts an outcome: a success, a failure with err, or with release a giving back.
+func (b *Bench) Put(h *hold, err error, release bool) {
+	b.w.outcomes.put(outcome{hold: h, err: err, release: release})
+}
+
+func (b *Bench) Flush(ctx context.Context) { b.w.flush(ctx, ctx.Done()) }
+
+// Holds is how many are in the ledger.
+func (b *Bench) Holds() int {
+	_, _, n := b.w.ledger.counts()
+	return n
+}
