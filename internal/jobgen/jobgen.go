@@ -219,7 +219,7 @@ type scope struct {
 func packageScope(m *module, p *pkg) scope {
 	s := scope{map[string]token.Pos{}, map[string]token.Pos{}}
 	for _, f := range p.files {
-		if m.parse(f); f.xtest || f.ast.Name.Name != p.name {
+		if m.parse(f); f.ast.Name.Name != p.name { // an external test, or a program beside the package
 			continue
 		}
 		for _, d := range f.ast.Decls {

@@ -159,7 +159,7 @@ func (m *module) add(l listed) *pkg {
 		names []string
 		kind  file
 	}{{l.GoFiles, file{}}, {l.CgoFiles, file{}}, {l.IgnoredGoFiles, file{ignored: true}},
-		{l.TestGoFiles, file{test: true}}, {l.XTestGoFiles, file{test: true, xtest: true}}} {
+		{l.TestGoFiles, file{test: true}}, {l.XTestGoFiles, file{test: true}}} {
 		for _, name := range group.names {
 			if name == OutputName {
 				continue // what we write must not depend on what we wrote

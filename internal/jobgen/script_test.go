@@ -202,6 +202,12 @@ func (s *script) command(name string, args []string) error {
 	case "chmod": // chmod MODE FILE
 		mode, err := strconv.ParseUint(args[0], 8, 32)
 		return errors.Join(err, os.Chmod(path(1), os.FileMode(mode)))
+	case "mode": // mode MODE FILE: what chmod has set
+		info, err := os.Stat(path(1))
+		if err == nil && fmt.Sprintf("%o", info.Mode().Perm()) != args[0] {
+			err = fmt.Errorf("it is %o", info.Mode().Perm())
+		}
+		return err
 	case "replace": // replace OLD NEW FILE
 		if !strings.Contains(content(2), args[0]) {
 			return errors.New("nothing to replace")
