@@ -42,11 +42,15 @@ func (k *KeyBuilder) Time(t time.Time) *KeyBuilder {
 	return k.field('t', t.UTC().Format(time.RFC3339Nano))
 }
 
-// storedKey is the key as it stands in the database: itself, or its hash if it is too long or not storable as text.
+// hashed begins the stored form of a key that cannot be stored as it is.
+const hashed = "sha256:"
+
+// storedKey is the key as it stands in the database: itself, or its hash if it is too long, not storable as text, or could
+// be taken for the hash of another.
 func storedKey(key string) string {
-	if len(key) <= maxKey && utf8.ValidString(key) && !strings.ContainsRune(key, 0) {
+	if len(key) <= maxKey && utf8.ValidString(key) && !strings.ContainsRune(key, 0) && !strings.HasPrefix(key, hashed) {
 		return key
 	}
 	sum := sha256.Sum256([]byte(key))
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return hashed + hex.EncodeToString(sum[:])
 }
