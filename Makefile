@@ -1,0 +1,54 @@
+# make help lists what there is. Tests, the demo and the measurements find or start a Postgres:
+# DATABASE_URL, else installed server programs, else a Docker engine (see internal/pgserver).
+
+GO        ?= go
+TESTFLAGS ?=
+ARGS      ?=
+
+# The packages in which goroutines meet; all others are as sequential as their callers.
+CONCURRENT = . ./jobs/... ./worker/... ./jobtest/... ./internal/engine/... ./internal/postgres/...
+
+SQLC = $(GO) tool -modfile=tools/go.mod sqlc
+LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
+WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
+
+.DEFAULT_GOAL = help
+.PHONY: help demo test race test-docker test-bench bench generate check-generated lint fmt
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: ## 2,000 orders and a folder of images through three workers, one of them killed (ARGS="-lease 2s")
+	@scripts/ensure-postgres
+	@$(GO) run ./examples/shop $(ARGS)
+
+test: ## every test, all packages on one Postgres (TESTFLAGS="-run Name -v")
+	@$(WITH) -- $(GO) test $(TESTFLAGS) ./...
+
+race: ## the concurrent packages under the race detector (TESTFLAGS)
+	@$(WITH) -- $(GO) test -race $(TESTFLAGS) $(CONCURRENT)
+
+test-docker: ## Postgres in a container: on the engine that runs, else on one started for it
+	@scripts/test-docker
+
+test-bench: ## the module with the measurements builds and works
+	@cd bench && $(GO) vet ./... && $(GO) test ./...
+
+bench: ## measure against other queues and hand-written SQL (ARGS="-rounds 5")
+	@scripts/ensure-postgres
+	@cd bench && $(GO) run . $(ARGS)
+
+generate: ## sqlc's output and jobgen's
+	$(SQLC) generate
+	$(GO) generate ./...
+
+check-generated: ## fails if the output of make generate is not what is there
+	$(SQLC) diff
+	$(GO) run ./cmd/jobgen check ./...
+
+lint: ## go vet and golangci-lint, formatting included
+	$(GO) vet ./...
+	$(LINT) run ./...
+
+fmt: ## gofmt, with simplifications
+	gofmt -s -w .
