@@ -118,7 +118,11 @@ func (d *demo) run(ctx context.Context) (held bool, err error) {
 	if err := d.startFleet(ctx, url); err != nil {
 		return false, err
 	}
-	if err := d.workOff(ctx); err != nil {
+	var late *lateError
+	switch err := d.workOff(ctx); {
+	case errors.As(err, &late):
+		d.screen.fact("Gave up", late.Error()+"; the table tells what was left")
+	case err != nil:
 		return false, err
 	}
 	d.screen.progress("stopping the other workers …")
@@ -289,24 +293,18 @@ func (d *demo) survivors() []*process {
 // workOff enqueues everything, kills a worker half-way, and returns when nothing is left to do, or when it takes too
 // long: then the table tells what was left.
 func (d *demo) workOff(ctx context.Context) error {
-	patience := 2*time.Minute + 2*d.lease + time.Duration(len(d.input.orders)+len(d.input.images))*(d.work+10*time.Millisecond)
+	patience := time.Minute + 2*d.lease + time.Duration(len(d.input.orders)+len(d.input.images))*(d.work+10*time.Millisecond)
 	ctx, cancel := within(ctx, patience, "the work")
 	defer cancel()
 
-	placing, pctx := errgroup.WithContext(ctx)
-	done := make(chan struct{})
-	placing.Go(func() error {
-		defer close(done)
-		return d.place(pctx)
+	g, both := errgroup.WithContext(ctx)
+	placed := make(chan struct{})
+	g.Go(func() error {
+		defer close(placed)
+		return d.place(both)
 	})
-	err := d.watch(pctx, done)
-	if err != nil {
-		cancel()
-	}
-	if placed := placing.Wait(); placed != nil {
-		err = placed
-	}
-	return because(ctx, err)
+	g.Go(func() error { return d.watch(both, placed) })
+	return because(ctx, g.Wait())
 }
 
 // because is err, or why ctx ended before.
@@ -397,9 +395,9 @@ func (d *demo) watch(ctx context.Context, placed <-chan struct{}) error {
 
 func (d *demo) progress(now census, expected int, since time.Duration) string {
 	ended := now.succeeded + now.dead
-	line := fmt.Sprintf("%4.0f s %s %s of %s done", since.Seconds(), bar(ended, expected, 22), count(ended), count(expected))
+	line := fmt.Sprintf("%4.0fs %s %s of %s done", since.Seconds(), bar(ended, expected, 22), count(ended), count(expected))
 	if d.kill.process != nil {
-		return fmt.Sprintf("%s; %s killed %.0f s ago", line, d.kill.process.name, time.Since(d.kill.at).Seconds())
+		return fmt.Sprintf("%s; %s killed %.0fs ago", line, d.kill.process.name, time.Since(d.kill.at).Seconds())
 	}
 	return fmt.Sprintf("%s, %d running", line, now.running)
 }
@@ -459,7 +457,8 @@ func (d *demo) tellReclaim(ctx context.Context) error {
 		return err
 	}
 	k.told = true
-	d.screen.fact("Reclaim", fmt.Sprintf("%.1f s after the kill: the lease of %s has run out, and its jobs are back in the queue: %d.", took, k.process.name, n))
+	d.screen.fact("Reclaim", fmt.Sprintf("%s after the kill: the lease of %s has run out, and its jobs are back in the queue: %d.",
+		seconds(time.Duration(took*1e9)), k.process.name, n))
 	d.screen.say("")
 	return nil
 }
@@ -477,4 +476,19 @@ func (d *demo) wait(ctx context.Context, url, source string) {
 	d.screen.say("  SELECT * FROM shop.orders JOIN shop.invoices ON order_id = orders.id LIMIT 9;")
 	d.screen.say("  ls %s\n", d.folder)
 	<-ctx.Done()
+}
+
+// within gives ctx a deadline that says what it was for.
+func within(ctx context.Context, d time.Duration, what string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, &lateError{what, d})
+}
+
+// lateError is the cause of a context that within has made, after its deadline.
+type lateError struct {
+	what  string
+	limit time.Duration
+}
+
+func (e *lateError) Error() string {
+	return fmt.Sprintf("%s took longer than %s", e.what, e.limit.Round(time.Second))
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -138,9 +137,4 @@ func (p *process) tail() string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-// within gives ctx a deadline that says what it was for.
-func within(ctx context.Context, d time.Duration, what string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("%s took longer than %s", what, d))
 }

@@ -34,8 +34,8 @@ Where to look:
 	2    the demo could not run
 	130  interrupted
 
-Whatever the end, the processes, the database and the temporary folder are gone after it, except for the worker's logs if
-something failed.
+After the end, the processes, the database and the temporary folder are gone; if a promise did not hold, the folder stays,
+for the workers' logs. If shop itself is killed, the processes and the database go all the same, and the folder stays.
 */
 package main
 

@@ -143,5 +143,5 @@ func plural[N int | int64](n N, one string) string {
 	return count(n) + " " + one + "s"
 }
 
-// seconds writes 17.4 s.
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+// seconds writes 17.4s.
+func seconds(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }

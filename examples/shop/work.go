@@ -56,6 +56,9 @@ func work(ctx context.Context, s settings, thumbnails string, log *slog.Logger) 
 		return err
 	}
 	config.MaxConns = concurrency // each running handler of orders.Invoice has a transaction, and so a connection
+	if s.without == "tx" {
+		config.MaxConns *= 2 // and takes a second one; with too few, all would wait for each other
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return err
