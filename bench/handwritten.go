@@ -17,13 +17,14 @@ import (
 // or a held snapshot.
 const handwrittenBatch = 500
 
+// The order is that of the index jobs_claim to the letter; otherwise each claim would sort the whole queue.
 const handwrittenClaim = `
 UPDATE jobgen.jobs
 SET status = 'running', fence = $1, worker_id = $2, attempt = attempt + 1, claimed_at = clock_timestamp()
 WHERE id = ANY(ARRAY(
   SELECT id FROM jobgen.jobs
   WHERE status = 'queued' AND crashes < 2 AND queue = $3 AND run_at <= now()
-  ORDER BY priority DESC, run_at, id
+  ORDER BY priority DESC, run_at NULLS FIRST, id
   LIMIT $4
   FOR UPDATE SKIP LOCKED))
 RETURNING id, payload`
