@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -129,13 +131,21 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 			waiting[s.Key] = s.JobID
 		}
 	}
+	var rest []int // keys of dead jobs, and of results that have expired
 	for i, e := range elements {
 		if out[i].ID != 0 {
 			continue
 		}
 		if id, ok := waiting[e.Key]; ok {
 			out[i] = engine.Inserted{ID: id, Existing: true}
-		} else if out[i], err = p.enqueueKeyed(ctx, in, e); err != nil {
+		} else {
+			rest = append(rest, i)
+		}
+	}
+	// In key order, like the arbiter rows above: two transactions with the same keys must not wait for each other.
+	slices.SortStableFunc(rest, func(a, b int) int { return strings.Compare(elements[a].Key, elements[b].Key) })
+	for _, i := range rest {
+		if out[i], err = p.enqueueKeyed(ctx, in, elements[i]); err != nil {
 			return nil, err
 		}
 	}
