@@ -89,6 +89,11 @@ func TestListFiltersAndPages(t *testing.T) {
 		{[]string{"--status", "running"}, []int64{3}, 0},
 		{[]string{"--status", "dead,running", "--status", "dead"}, []int64{7, 6, 4, 3, 1}, 0},
 		{[]string{"--kind", "billing.charge_card", "--kind", "mail.send", "--before", "4"}, []int64{3, 2, 1}, 0},
+		{[]string{"--status", "dead"}, []int64{7, 6, 4, 1}, 0},
+		{[]string{"--status", "dead", "--limit", "2"}, []int64{7, 6}, 6},
+		{[]string{"--status", "dead", "--limit", "2", "--before", "6"}, []int64{4, 1}, 0},
+		{[]string{"--status", "dead", "--kind", "mail.send", "--kind", "none"}, []int64{7, 6, 4}, 0},
+		{[]string{"--status", "dead", "--queue", "billing", "--queue", "none"}, []int64{1}, 0},
 		{[]string{"--queue", "reports_at_night"}, []int64{5}, 0},
 		{[]string{"--queue", "billing", "--status", "queued"}, nil, 0},
 	} {
@@ -96,7 +101,7 @@ func TestListFiltersAndPages(t *testing.T) {
 			t.Errorf("%v: got %v and before %d, want %v and %d", c.args, got, before, c.want, c.before)
 		}
 	}
-	q.ctl("jobs", "list", "--limit", "3").want(0, "3 jobs shown, newest first, and there are more: add --before 6")
+	q.ctl("jobs", "list", "--limit", "3").want(0, "3 jobs, newest first, and there are more: --before 6 shows the next")
 }
 
 func TestShowTellsTheWholeStoryOfADeadJob(t *testing.T) {
@@ -178,7 +183,7 @@ func TestNothingAStrangerWroteActsOnTheTerminal(t *testing.T) {
 	w.Queues, w.Kinds[0].Name = []string{spec.Queue}, spec.Kind
 	q.fail(w, 1, true, evil+"\nsecond line"+evil)
 	for _, args := range [][]string{
-		{"jobs", "list"}, {"jobs", "list", "--json"}, {"jobs", "show", id(n)}, {"jobs", "show", id(n), "--full"}, {"jobs", "show", id(n), "--json"},
+		{"jobs", "list"}, {"jobs", "list", "--kind", spec.Kind}, {"jobs", "list", "--json"}, {"jobs", "show", id(n)}, {"jobs", "show", id(n), "--full"}, {"jobs", "show", id(n), "--json"},
 		{"jobs", "requeue", "--kind", spec.Kind, "--dry-run"}, {"jobs", "list", "--kind", "no" + evil}, {"jobs", "requeue", "--kind", "no" + evil, "--yes"},
 		{"jobs", "requeue", "--kind", spec.Kind, "--yes"}, {"jobs", "show", evil}, {"jobs", evil}, {evil}, {"jobs", "list", "--" + evil}, {"jobs", "list", "--status", evil},
 	} {
@@ -188,6 +193,12 @@ func TestNothingAStrangerWroteActsOnTheTerminal(t *testing.T) {
 			t.Errorf("%q prints nothing", args)
 		}
 	}
+	env := q.env
+	env.Ask, env.Progress = true, true
+	q.exec("UPDATE jobgen.jobs SET status = 'dead', attempt = 20")
+	asked := q.ctlIn(env, "jobs", "requeue", "--kind", spec.Kind).want(1, `Requeue 1 dead job of kind mail\x1b[31m.send`)
+	asked.out = asked.err[:strings.IndexByte(asked.err, '?')]
+	asked.clean(0)
 	q.ctl("jobs", "show", id(n)).want(0, `\x1b[2J`, `\r`, `\u202e`, `\ufffd`, `\u0085`, `\udb40\udc41`)
 	var v struct {
 		Job struct {
@@ -345,6 +356,9 @@ func TestAnInterruptSaysHowFarItGotAndRunningItAgainGoesOn(t *testing.T) {
 	env.Progress, env.Stderr = true, stderr
 	o := run(t, ctx, env, "jobs", "requeue", "--kind", sendMail.Kind, "--yes")
 	o.err = stderr.String()
+	if !strings.Contains(o.err, "requeued\r\x1b[Kjobctl: ") {
+		t.Errorf("the progress is not wiped out: %q", o.err)
+	}
 	o.want(1, "requeued 1000 of 2500", "interrupted after 1000 of 2500; running it again is safe")
 	if n := q.count("SELECT count(*) FROM jobgen.jobs WHERE status = 'dead'"); n != 1500 {
 		t.Errorf("%d are dead, want 1500", n)

@@ -106,7 +106,7 @@ func (c *cli) list(filter engine.Filter, jobs []engine.Job, limit int, now time.
 	case n == 0:
 		return findingf("no jobs%s", describe(filter))
 	case out.Before != 0:
-		c.note("%s shown, newest first, and there are more: add --before %d for the next, or --limit for more at once", count(n, "job", "jobs"), out.Before)
+		c.note("%s, newest first, and there are more: --before %d shows the next", count(n, "job", "jobs"), out.Before)
 	default:
 		c.note("%s%s, newest first; that is all", count(n, "job", "jobs"), describe(filter))
 	}

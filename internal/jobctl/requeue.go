@@ -227,7 +227,7 @@ func (c *cli) requeueKind(ctx context.Context, op postgres.Operator, r requeue) 
 	}
 	if err := c.print(out, func(w io.Writer) {
 		switch {
-		case r.dryRun:
+		case r.dryRun && dead.N > 0:
 			fmt.Fprintln(w, "would requeue", what)
 		case out.Requeued > 0:
 			fmt.Fprintf(w, "requeued %d of %s\n", out.Requeued, what)
@@ -250,6 +250,7 @@ func (c *cli) requeueKind(ctx context.Context, op postgres.Operator, r requeue) 
 
 // requeueAll requeues chunk by chunk until there are no more, or ctx ends.
 func (c *cli) requeueAll(ctx context.Context, op postgres.Operator, kind string, dead postgres.Dead, out *bulk) error {
+	defer c.progress("")
 	after := int64(0)
 	for {
 		if ctx.Err() != nil {
@@ -258,12 +259,10 @@ func (c *cli) requeueAll(ctx context.Context, op postgres.Operator, kind string,
 		}
 		ids, err := requeueNext(ctx, op, kind, after, dead.NewestID)
 		if err != nil {
-			c.progress("")
 			return err
 		}
 		out.Requeued += len(ids)
 		if len(ids) < requeueChunk {
-			c.progress("")
 			return nil
 		}
 		after = slices.Max(ids)

