@@ -44,6 +44,17 @@ An application enqueues with its own connection or transaction, and awaits the r
 
 A worker implements billing.Handlers and registers it. A kind without a handler does not compile.
 
+# Annotations
+
+There is one //job: line for each concern: kind (required; its name is data for as long as jobs of it are stored), key,
+retry; and defaults, in a package's doc comment. "jobgen help keys" lists what each may say. All of it is strict: a
+misspelt key, a value that cannot be, a line that is not directly above a type, or one that only looks like a
+directive (// job:kind) is an error that tells what to write. A timeout has no default: it is said, for the kind or
+for the package.
+
+A payload is an exported struct whose fields have JSON names and come back as they went in. What would not is refused,
+each with what to write instead.
+
 # Commands
 
 	jobgen [packages]         write jobs_gen.go where it is missing or stale, remove it where no kinds are left

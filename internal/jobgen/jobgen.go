@@ -46,14 +46,14 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 	kinds := readKinds(ds, m)
 	reportDuplicates(ds, kinds)
 
-	r := newResolver(ctx, m)
+	r := newResolver(m)
 	for _, k := range kinds {
 		if k.pkg.wanted {
 			r.want(k.pkg, k.goName)
 			r.want(k.pkg, k.result)
 		}
 	}
-	if err := r.follow(); err != nil {
+	if err := r.follow(ctx); err != nil {
 		return nil, nil, err
 	}
 	var outputs []Output

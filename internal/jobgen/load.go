@@ -96,7 +96,7 @@ func goList(ctx context.Context, dir string, patterns ...string) ([]listed, erro
 	var pkgs []listed
 	for dec := json.NewDecoder(&out); ; {
 		var l listed
-		if err := dec.Decode(&l); err == io.EOF {
+		if err := dec.Decode(&l); errors.Is(err, io.EOF) {
 			return pkgs, nil
 		} else if err != nil {
 			return nil, fmt.Errorf("go list: reading its output: %w", err)

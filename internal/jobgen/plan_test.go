@@ -63,6 +63,32 @@ func TestOutputDependsOnNothingButTheSources(t *testing.T) {
 	}
 }
 
+// The worked example in the command's manual is true.
+func TestTheManualShowsWhatIsEmitted(t *testing.T) {
+	t.Parallel()
+	manual, err := os.ReadFile("../../cmd/jobgen/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(manual), "this struct in package billing,\n\n")
+	source, rest, _ := strings.Cut(rest, "\ngets these declarations:\n")
+	emitted, _, found := strings.Cut(rest, "\nAn application enqueues")
+	if !found {
+		t.Fatal("the manual has no example")
+	}
+	dir := t.TempDir()
+	archive{files: []archiveFile{{"billing.go", "package billing\n\n" + strings.ReplaceAll(source, "\n\t", "\n")[1:]}}}.extract(t, dir, plainGoMod)
+	outputs, mistakes, err := Plan(t.Context(), dir, []string{"."})
+	if err != nil || len(outputs) != 1 {
+		t.Fatal(mistakes, err)
+	}
+	for line := range strings.Lines(emitted) {
+		if line, indented := strings.CutPrefix(strings.TrimRight(line, "\n"), "\t"); indented && !strings.Contains(string(outputs[0].New), line) {
+			t.Errorf("the manual shows %q, which is not emitted", line)
+		}
+	}
+}
+
 // A write that fails leaves every file as it was, and no others.
 func TestAFailedWriteChangesNothing(t *testing.T) {
 	t.Parallel()

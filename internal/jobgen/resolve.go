@@ -16,7 +16,6 @@ import (
 // may call an EnqueueX that is yet to be written) is in nobody's way unless a payload is made of it, and importing a
 // package costs only what is used of it.
 type resolver struct {
-	ctx     context.Context
 	m       *module
 	index   map[*pkg]*index
 	queue   []symbol        // met, not yet looked at
@@ -25,11 +24,11 @@ type resolver struct {
 	checked map[string]*checked
 }
 
-// symbol is a package-level name, as used in file from (nil: as declared).
+// symbol is a name that a payload mentions: of pkg itself or, if from is set, of what file from imports as qual.
 type symbol struct {
 	pkg  *pkg
 	name string
-	from *file // set if name is qualified by qual, an import of from
+	from *file
 	qual string
 }
 
@@ -58,8 +57,8 @@ type checked struct {
 // marshalling are the methods that change how encoding/json writes or reads a type.
 var marshalling = map[string]bool{"MarshalJSON": true, "UnmarshalJSON": true, "MarshalText": true, "UnmarshalText": true}
 
-func newResolver(ctx context.Context, m *module) *resolver {
-	return &resolver{ctx: ctx, m: m, index: map[*pkg]*index{}, unknown: map[string]bool{}, checked: map[string]*checked{}}
+func newResolver(m *module) *resolver {
+	return &resolver{m: m, index: map[*pkg]*index{}, unknown: map[string]bool{}, checked: map[string]*checked{}}
 }
 
 // want asks for a type of p and everything it is made of.
@@ -67,7 +66,7 @@ func (r *resolver) want(p *pkg, name string) { r.queue = append(r.queue, symbol{
 
 // follow visits all that was asked for. Imports are looked up by go list, all that one round needs at once; payloads of
 // usual depth need one round.
-func (r *resolver) follow() error {
+func (r *resolver) follow(ctx context.Context) error {
 	for {
 		for len(r.queue) > 0 {
 			s := r.queue[len(r.queue)-1]
@@ -81,7 +80,7 @@ func (r *resolver) follow() error {
 		for path := range r.unknown {
 			paths = append(paths, path)
 		}
-		list, err := goList(r.ctx, r.m.dir, paths...)
+		list, err := goList(ctx, r.m.dir, paths...)
 		if err != nil {
 			return fmt.Errorf("looking up what payloads import: %w", err)
 		}
@@ -359,8 +358,8 @@ func (ix *index) types() (names []string) {
 	return names
 }
 
-// whyInvalid looks on the line of pos for a type of a package that could not be found, which the checker passes over
-// in silence; "" if there is none.
+// whyInvalid looks on the line of pos for a type of a package that could not be found, which the type-checker passes
+// over in silence; "" if there is none.
 func (r *resolver) whyInvalid(pos token.Pos) (why string) {
 	at := r.m.fset.PositionFor(pos, false)
 	for _, p := range r.m.pkgs {
