@@ -21,7 +21,7 @@ func (w *Worker) claim(ctx context.Context) {
 		idle   = idleness{worker: w}
 		sweeps = pacer{}
 		unseen = unseen{worker: w}
-		solo   = soloist{worker: w, patience: w.cfg.Lease}
+		solo   = soloist{worker: w, unseen: &unseen, patience: w.cfg.Lease}
 		full   = true // the last claim was: more may be waiting
 		timer  = time.NewTimer(0)
 	)
@@ -32,6 +32,7 @@ func (w *Worker) claim(ctx context.Context) {
 			solo.play(ctx)
 			full = true
 		}
+		unseen.giveBack(ctx)
 		n := w.ledger.want()
 		if n == 0 {
 			select {
@@ -52,7 +53,6 @@ func (w *Worker) claim(ctx context.Context) {
 			}
 			n = max(w.ledger.want(), 1)
 		}
-		unseen.giveBack(ctx)
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
 		before := time.Now()
 		got, err := w.claimOnce(ctx, n, sweep)
@@ -61,9 +61,7 @@ func (w *Worker) claim(ctx context.Context) {
 		}
 		if err != nil {
 			w.contact.failed(w.log, "claim", err)
-			if errors.Is(err, engine.ErrUnknown) {
-				unseen.until = time.Now().Add(2 * claimTime)
-			}
+			unseen.note(err)
 			full = false
 			idle.fail()
 			continue
@@ -81,20 +79,39 @@ func (w *Worker) claim(ctx context.Context) {
 // by a shutdown: a claim that commits unseen would leave its jobs to the lease.
 const claimTime = 30 * time.Second
 
+// stepTime bounds the other statements of the loops.
+const stepTime = 10 * time.Second
+
+// limit bounds a statement: a connection that has died without a word (a firewall that forgot it) would hold its loop up
+// for as long as TCP takes to notice, which may be hours.
+func limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, stepTime)
+}
+
 // unseen looks after claims whose answer was lost: they may have committed, or may yet, and this process would keep their
 // jobs running by its heartbeats without knowing of them. It works in the claim loop, so no other claim is under way.
 type unseen struct {
 	worker *Worker
+	look   bool
 	until  time.Time // such a claim cannot commit any more
 	next   time.Time
 }
 
+// note begins to look if err leaves it open whether a claim took effect.
+func (u *unseen) note(err error) {
+	if errors.Is(err, engine.ErrUnknown) {
+		u.look, u.until = true, time.Now().Add(2*claimTime)
+	}
+}
+
 func (u *unseen) giveBack(ctx context.Context) {
 	now := time.Now()
-	if now.After(u.until) || now.Before(u.next) {
+	if !u.look || now.Before(u.next) {
 		return
 	}
 	u.next = now.Add(time.Second)
+	ctx, cancel := limit(ctx)
+	defer cancel()
 	w := u.worker
 	self := w.self.Load()
 	held, err := w.store.Held(ctx, self.ID)
@@ -102,6 +119,7 @@ func (u *unseen) giveBack(ctx context.Context) {
 		w.contact.failed(w.log, "held", err)
 		return
 	}
+	u.look = now.Before(u.until) // one look must come after it, however long the database is away
 	for _, s := range w.ledger.unknown(held) {
 		h := &hold{Claimed: engine.Claimed{ID: s.ID, Fence: s.Fence}, owner: self.ID}
 		if w.ledger.enter(self.ID, h) {
@@ -174,6 +192,8 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 		i.delay = pollFirst
 		return jitter(i.delay)
 	}
+	ctx, cancel := limit(ctx)
+	defer cancel()
 	self := w.self.Load()
 	if i.asleep != self.ID {
 		if time.Since(i.since) < drowsy {
@@ -216,6 +236,8 @@ func (i *idleness) found(ctx context.Context, n int) {
 	}
 	i.since = time.Time{}
 	if i.asleep != uuid.Nil {
+		ctx, cancel := limit(ctx)
+		defer cancel()
 		asleep := i.asleep
 		i.asleep = uuid.Nil
 		if err := i.worker.store.Awake(ctx, asleep); err != nil {
@@ -248,6 +270,7 @@ func (p *pacer) plan(cost time.Duration, fleet int) {
 // because nothing else ran in it (G8).
 type soloist struct {
 	worker   *Worker
+	unseen   *unseen
 	next     time.Time
 	patience time.Duration
 }
@@ -273,9 +296,12 @@ func (s *soloist) play(ctx context.Context) {
 	s.patience = w.cfg.Lease
 	for ctx.Err() == nil && time.Since(begin) < soloStint {
 		self := w.self.Load()
-		batch, err := w.store.ClaimSuspect(context.WithoutCancel(ctx), self)
+		claim, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
+		batch, err := w.store.ClaimSuspect(claim, self)
+		cancel()
 		if err != nil {
 			w.contact.failed(w.log, "claim", err)
+			s.unseen.note(err)
 			break
 		}
 		if len(batch) == 0 {

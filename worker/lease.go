@@ -35,12 +35,18 @@ func (w *Worker) heartbeat(ctx context.Context) {
 			old := w.self.Load().ID
 			self := w.identity()
 			// The new id is registered before it is used, and nothing is claimed under the old one meanwhile: it is lost.
-			for w.store.Register(ctx, self, w.cfg.Lease) != nil && wait(ctx, w.cfg.Heartbeat/5) {
+			for w.register(ctx, self) != nil && wait(ctx, w.cfg.Heartbeat/5) {
 			}
 			held := w.become(self)
 			w.log.Error("this worker was found dead and its jobs were given to others: it was out of contact for longer than its lease", "worker", old, "lease", w.cfg.Lease, "jobs", held, "new_worker", self.ID)
 		}
 	}
+}
+
+func (w *Worker) register(ctx context.Context, self engine.Worker) error {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease)
+	defer cancel()
+	return w.store.Register(ctx, self, w.cfg.Lease)
 }
 
 func (w *Worker) beat(ctx context.Context, holds []engine.Hold) (engine.Beat, error) {

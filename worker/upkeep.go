@@ -29,7 +29,7 @@ func (w *Worker) upkeep(ctx context.Context) {
 			w.contact.failed(w.log, "reclaim", err)
 			continue
 		}
-		if waiting, err := w.store.SuspectWaiting(ctx, w.self.Load()); err == nil && waiting {
+		if w.suspectWaiting(ctx) {
 			w.suspects.Store(true)
 			poke(w.ledger.room)
 			poke(w.wake)
@@ -43,11 +43,20 @@ func (w *Worker) upkeep(ctx context.Context) {
 	}
 }
 
+func (w *Worker) suspectWaiting(ctx context.Context) bool {
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	waiting, err := w.store.SuspectWaiting(ctx, w.self.Load())
+	return err == nil && waiting
+}
+
 // reclaim judges workers only after a full lease of contact, so that after an outage the live ones come first (G7).
 func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 	if !w.contact.lasted(w.cfg.Lease) {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, claimTime) // what it leaves is the next round's
+	defer cancel()
 	lost, err := w.store.MarkLost(ctx)
 	if err != nil {
 		return err
@@ -84,6 +93,8 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 }
 
 func (w *Worker) purge(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTime)
+	defer cancel()
 	for range purgeChunks {
 		if more, err := w.store.Purge(ctx, w.cfg.KeepAttempts, keepSamples); err != nil || !more {
 			return err

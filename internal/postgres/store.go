@@ -18,6 +18,8 @@ import (
 // application's handlers. The listener takes one out of the pool for good and is not counted.
 const storeConns = 4
 
+const pingTimeout = 5 * time.Second
+
 // Store is a worker's side of the database. It works on a small pool of its own; transactional handlers get their
 // transaction from the application's pool.
 type Store struct {
@@ -37,6 +39,9 @@ func (s *Store) TxType() reflect.Type { return TxType() }
 func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 	config := app.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = storeConns, 0, 0
+	// A connection that has died without a word while it was idle is found out within this time, not by the statement's
+	// own limit.
+	config.PingTimeout = pingTimeout
 	config.ConnConfig.RuntimeParams["application_name"] = "jobgen worker"
 	after := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
@@ -249,7 +254,9 @@ func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken func()) e
 	conn := pooled.Hijack()
 	defer conn.Close(context.WithoutCancel(ctx))
 	// LISTEN takes no parameter and sqlc no LISTEN: the one statement that is not under queries/.
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{"jobgen_" + id.String()}.Sanitize()); err != nil {
+	begin, cancel := context.WithTimeout(ctx, listenCheck)
+	defer cancel()
+	if _, err := conn.Exec(begin, "LISTEN "+pgx.Identifier{"jobgen_" + id.String()}.Sanitize()); err != nil {
 		return translate(err)
 	}
 	ready()
