@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,4 +51,14 @@ func (b *Bench) Flush(ctx context.Context) { b.w.flush(ctx, ctx.Done()) }
 func (b *Bench) Holds() int {
 	_, _, n := b.w.ledger.counts()
 	return n
+}
+
+// AnswerLost is the claim loop's look for jobs that it holds without knowing, after a claim of which the answer was lost
+// and that cannot commit any more since ago.
+func (b *Bench) AnswerLost(ctx context.Context, ago time.Duration) {
+	u := unseen{worker: b.w}
+	u.note(engine.ErrUnknown)
+	u.until = time.Now().Add(-ago)
+	u.giveBack(ctx)
+	b.Flush(ctx)
 }

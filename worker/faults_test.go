@@ -38,6 +38,7 @@ type proxy struct {
 	back    bool // what the server sends passes
 	closed  bool
 	conns   map[net.Conn]net.Conn // client to server
+	strands map[net.Conn]bool     // clients whose connections have died without a word
 }
 
 // proxied gives a pool whose connections go through a proxy, as do those of a worker that is made with it.
@@ -47,7 +48,7 @@ func proxied(t testing.TB, pool *pgxpool.Pool) (*pgxpool.Pool, *proxy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, toward: true, back: true, conns: map[net.Conn]net.Conn{}}
+	p := &proxy{listener: listener, toward: true, back: true, conns: map[net.Conn]net.Conn{}, strands: map[net.Conn]bool{}}
 	p.changed = sync.NewCond(&p.mu)
 	conn := pool.Config().ConnConfig
 	network, address := pgconn.NetworkAddress(conn.Host, conn.Port)
@@ -93,7 +94,7 @@ func (p *proxy) relay(client, server, to, from net.Conn, open *bool) {
 	for {
 		n, err := from.Read(buf)
 		p.mu.Lock()
-		for !*open && !p.closed && p.conns[client] != nil {
+		for (!*open || p.strands[client]) && !p.closed && p.conns[client] != nil {
 			p.changed.Wait()
 		}
 		alive := p.conns[client] != nil
@@ -130,6 +131,16 @@ func (p *proxy) freeze() { p.pass(false, false) }
 // thaw ends a freeze; what was on its way arrives.
 func (p *proxy) thaw() { p.pass(true, true) }
 
+// strand lets nothing pass on the connections there are, for ever and without an error, as a firewall does that has
+// forgotten them. New ones work.
+func (p *proxy) strand() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for client := range p.conns {
+		p.strands[client] = true
+	}
+}
+
 // cut closes all connections. New ones are accepted.
 func (p *proxy) cut() {
 	p.mu.Lock()
@@ -141,6 +152,29 @@ func (p *proxy) cut() {
 		_ = client.Close()
 		_ = server.Close()
 	}
+}
+
+// loseAnswer shuts the way back of all connections while the next statement of that name, which must claim jobs, is under
+// way; the statement commits. What it returns is closed when that has been done.
+func loseAnswer(t testing.TB, pool *pgxpool.Pool, network *proxy, name string) <-chan struct{} {
+	t.Helper()
+	execute(t, pool, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$;
+		CREATE TRIGGER linger BEFORE UPDATE ON jobgen.jobs FOR EACH ROW WHEN (NEW.status = 'running' AND OLD.status = 'queued') EXECUTE FUNCTION linger()`)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), soon)
+	t.Cleanup(cancel)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for lingers := false; !lingers; {
+			if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event = 'PgSleep' AND query LIKE '-- name: ' || $1 || ' %')`, name).Scan(&lingers); err != nil {
+				return
+			}
+		}
+		network.pass(true, false)
+		_, _ = pool.Exec(ctx, `DROP TRIGGER linger ON jobgen.jobs`)
+	}()
+	return done
 }
 
 // tap sees each statement of a worker before it is sent, and can hold it up.

@@ -400,11 +400,12 @@ func TestG7ClaimWhoseAnswerIsLostIsGivenBackAndRuns(t *testing.T) {
 	spec := kind("t.unseen")
 	w := start(t, slow, worker.Config{}, stampers(pool, spec))
 	eventually(t, soon, "the worker is asleep", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 1 })
-	network.pass(true, false) // questions arrive, answers do not
+	lost := loseAnswer(t, pool, network, "Claim")
 	refs := enqueueMany(t, pool, spec, numbered(3))
 	for _, ref := range refs {
 		becomes(t, pool, ref.ID, "is claimed", func(r row) bool { return r.Status == "running" })
 	}
+	<-lost
 	network.cut()
 	network.thaw()
 	for n := range refs {
@@ -416,6 +417,30 @@ func TestG7ClaimWhoseAnswerIsLostIsGivenBackAndRuns(t *testing.T) {
 	}
 	if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_attempt`); n != 0 {
 		t.Errorf("%d attempts are on record: no handler had started", n)
+	}
+}
+
+// The database goes away with the answer and stays away for longer than the claim could have taken.
+func TestG7ClaimWhoseAnswerIsLostInALongOutageIsGivenBack(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	me := uuid.New()
+	var reg worker.Registry
+	stampers(pool, kind("t.unseen"))(&reg)
+	b, err := worker.NewBench(t.Context(), pool, &reg, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	enqueueMany(t, pool, kind("t.unseen"), numbered(2))
+	execute(t, pool, `UPDATE jobgen.jobs SET status = 'running', attempt = 1, worker_id = $1, fence = 9, claimed_at = now()`, me)
+	b.Hold("t.unseen", 1, 9, true) // this one is known
+	b.AnswerLost(t.Context(), time.Hour)
+	if r := look(t, pool, 1); r.Status != "running" {
+		t.Errorf("the job that runs is %s", r)
+	}
+	if r := look(t, pool, 2); r.Status != "queued" || r.Attempt != 0 {
+		t.Errorf("the job that nobody runs is %s", r)
 	}
 }
 
@@ -475,6 +500,23 @@ func TestG2RunningJobsOfAnUnknownWorkerAreTakenBack(t *testing.T) {
 	}
 	start(t, pool, worker.Config{}, stampers(pool, spec))
 	drained(t, pool, soon)
+}
+
+// All connections die without a word, as behind a firewall that has forgotten them. Nobody restarts the worker.
+func TestG7WorkerOutlivesConnectionsThatDieSilently(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	slow, network := proxied(t, pool)
+	spec := kind("t.stranded")
+	start(t, slow, worker.Config{Lease: 2 * time.Second, Reclaim: 100 * time.Millisecond}, stampers(pool, spec))
+	enqueue(t, pool, spec, task{N: 1})
+	eventually(t, soon, "the worker is asleep", func() bool {
+		return ran(t, pool, 1) && one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 1
+	})
+	network.strand()
+	enqueue(t, pool, spec, task{N: 2})
+	// A statement is given half a minute.
+	eventually(t, 4*soon, "the worker works again", func() bool { return ran(t, pool, 2) })
 }
 
 // A worker whose heartbeats fail keeps trying, whatever the reason, and works on without a restart.
