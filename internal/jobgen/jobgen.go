@@ -61,39 +61,46 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 		if !p.wanted {
 			continue
 		}
-		var own []*kind
-		for _, k := range kinds {
-			if k.pkg == p {
-				k.check(ds, r)
-				own = append(own, k)
-			}
-		}
-		if len(own) == 0 {
-			if isOurs(p.output) {
-				outputs = append(outputs, Output{Path: p.outputPath(), Old: p.output})
-			}
-			continue
-		}
-		scope := packageScope(m, p)
-		reportCollisions(ds, scope, own)
-		if p.output != nil && !isOurs(p.output) {
-			ds.addAt(token.Position{Filename: p.outputPath(), Line: 1, Column: 1}, ruleOutput,
-				"this file was not written by jobgen (the line %q is missing), so it is left alone: rename it, or delete it to have it generated", header)
-			continue
-		}
-		if len(ds.list) > 0 {
-			continue
-		}
-		src, err := emit(p, scope, own)
+		own := slices.DeleteFunc(slices.Clone(kinds), func(k *kind) bool { return k.pkg != p })
+		out, err := planPackage(ds, r, p, own)
 		if err != nil {
 			return nil, nil, err
 		}
-		outputs = append(outputs, Output{Path: p.outputPath(), Old: p.output, New: src})
+		if out != nil {
+			outputs = append(outputs, *out)
+		}
 	}
 	if len(ds.list) > 0 {
 		return nil, ds.sorted(), nil
 	}
 	return outputs, nil, nil
+}
+
+// planPackage checks the package's kinds and, as long as nothing at all is wrong, emits its output. Nil: nothing to do.
+func planPackage(ds *diags, r *resolver, p *pkg, kinds []*kind) (*Output, error) {
+	if len(kinds) == 0 {
+		if isOurs(p.output) {
+			return &Output{Path: p.outputPath(), Old: p.output}, nil
+		}
+		return nil, nil
+	}
+	for _, k := range kinds {
+		k.check(ds, r)
+	}
+	scope := packageScope(r.m, p)
+	reportCollisions(ds, scope, kinds)
+	if p.output != nil && !isOurs(p.output) {
+		ds.addAt(token.Position{Filename: p.outputPath(), Line: 1, Column: 1}, ruleOutput,
+			"this file was not written by jobgen (the line %q is missing), so it is left alone: rename it, or delete it to have it generated", header)
+	}
+	if len(ds.list) > 0 {
+		return nil, nil
+	}
+	src, err := emit(p, scope, kinds)
+	if err != nil {
+		return nil, err
+	}
+	return &Output{Path: p.outputPath(), Old: p.output, New: src}, nil
 }
 
 // kind is one annotated type, with the package's defaults applied.
