@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -108,7 +109,12 @@ func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, 
 		}
 	}
 	got, err := producer(db).Enqueue(ctx, o.Insert, elements)
-	if err != nil {
+	var value *engine.ValueError
+	switch {
+	case errors.As(err, &value):
+		// What jsonb alone knows to refuse, such as a number of too many digits or too deep a nesting.
+		return nil, &InvalidError{Kind: s.Kind, Field: "payload", Problem: "was refused by the database: " + err.Error(), Err: err}
+	case err != nil:
 		return nil, fmt.Errorf("enqueue %s: %w", s.Kind, err)
 	}
 	refs := make([]Ref[R], len(got))
