@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -52,8 +55,40 @@ func explain(err error) error {
 		return fmt.Errorf("jobgen: %s; grant this role usage of schema jobgen and of its tables and sequences", pg.Message)
 	case errors.As(err, &pg) && pg.Code == "53300":
 		return fmt.Errorf("jobgen: the server has no connection left (%s); raise max_connections or make pools smaller", pg.Message)
-	case errors.As(err, &conn), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("jobgen: no database answers; check that it runs and that the connection string is right: %w", err)
+	case errors.As(err, &pg) && pg.Code == "25006":
+		return errReadOnly
+	case errors.As(err, &conn):
+		return &unreachable{conn}
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("jobgen: the database does not answer in time; check that it runs and is not overloaded: %w", err)
 	}
 	return translate(err)
+}
+
+// unreachable is one line where pgx has one for each address that it tried, mostly the same.
+type unreachable struct{ err *pgconn.ConnectError }
+
+func (e *unreachable) Unwrap() error { return e.err }
+
+func (e *unreachable) Error() string {
+	at := net.JoinHostPort(e.err.Config.Host, strconv.Itoa(int(e.err.Config.Port)))
+	if strings.HasPrefix(e.err.Config.Host, "/") {
+		at = e.err.Config.Host
+	}
+	return fmt.Sprintf("jobgen: no database answers at %s (%s); check that it runs and that the connection string is right", at, e.reason())
+}
+
+func (e *unreachable) reason() string {
+	var network *net.OpError
+	var name *net.DNSError
+	switch {
+	case errors.Is(e.err, context.DeadlineExceeded):
+		return "no answer in time"
+	case errors.As(e.err, &name):
+		return name.Error()
+	case errors.As(e.err, &network):
+		return network.Err.Error()
+	}
+	_, reason, _ := strings.Cut(strings.Join(strings.Fields(e.err.Error()), " "), "`: ")
+	return reason
 }
