@@ -39,6 +39,7 @@ func (w *Worker) run(h *hold) {
 		cause := context.Cause(h.ctx)
 		w.ledger.returned(h)
 		w.conclude(o, cause)
+		w.ledger.free() // only now: a shutdown that sees no handler running flushes for the last time
 	}()
 	ctx := h.ctx
 	if d := h.handler.timeout; d > 0 {

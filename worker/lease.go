@@ -44,7 +44,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 }
 
 func (w *Worker) register(ctx context.Context, self engine.Worker) error {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease)
+	ctx, cancel := limit(ctx)
 	defer cancel()
 	return w.store.Register(ctx, self, w.cfg.Lease)
 }

@@ -127,14 +127,20 @@ func (l *ledger) start(base context.Context) *hold {
 	return h
 }
 
-// returned says that h's handler has returned. Its slot is free; its hold is not.
+// returned says that h's handler has returned: it cannot be robbed any more. Its slot and its hold are not free yet.
 func (l *ledger) returned(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.running--
 	l.finished++
 	delete(l.active, h)
 	h.cancel(nil)
+}
+
+// free frees the slot of a handler that has returned, once its outcome is in hand.
+func (l *ledger) free() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
 }
 
 // respawn says that a runner has died with its handler (runtime.Goexit) and tells whether another is to take its place.

@@ -94,11 +94,13 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer w.store.Close()
 	start, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
-	if err := w.store.Check(start); err != nil {
+	if err := w.store.Check(start); ctx.Err() != nil {
+		return nil // asked to stop before it began
+	} else if err != nil {
 		return err
 	}
 	self := w.identity()
-	if err := w.store.Register(start, self, w.cfg.Lease); err != nil {
+	if err := w.register(context.WithoutCancel(ctx), self); err != nil {
 		return err
 	}
 	w.become(self)
