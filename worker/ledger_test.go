@@ -3,12 +3,14 @@ package worker
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/jobs"
 )
 
 // held makes holds with ids from first on.
@@ -69,6 +71,7 @@ func TestG3StoredHoldsMakeRoomAndUnstoredOnesDoNot(t *testing.T) {
 	for range 10 {
 		h := l.start(context.Background())
 		l.returned(h)
+		l.free()
 	}
 	l.pace(0)
 	if got := l.want(); got != 0 {
@@ -128,6 +131,7 @@ func TestG4NewIdentityCancelsEverythingAndKeepsNothing(t *testing.T) {
 		t.Errorf("%d handlers run", running)
 	}
 	l.returned(running)
+	l.free()
 	l.settle(running)
 	if _, _, holds := l.counts(); holds != 5 {
 		t.Errorf("the stale handler's return removed a live hold: %d are left", holds)
@@ -169,6 +173,42 @@ func TestG4OnlyARunningHandlerIsRobbed(t *testing.T) {
 	}
 	if !l.current(finishes) || !l.current(returned) || finishes.ctx.Err() != nil {
 		t.Error("a hold whose outcome is on its way was given up")
+	}
+}
+
+// A shutdown flushes for the last time when no handler runs, so a handler runs until its outcome is in hand.
+func TestG2HandlerRunsUntilItsOutcomeIsInHand(t *testing.T) {
+	t.Parallel()
+	var r Registry
+	HandleNone(&r, &jobs.Spec[int, jobs.None]{Kind: "k", Queue: "q"}, func(context.Context, *jobs.Job[int]) error { return nil })
+	w, err := New(nil, &r, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.become(w.identity())
+	w.handlers = context.Background()
+	w.ledger.add(w.self.Load().ID, []*hold{{Claimed: engine.Claimed{ID: 1, Fence: 1, Payload: []byte("1")}, handler: r.handlers["k"]}})
+	w.outcomes.mu.Lock() // handing it on takes a while
+	done := make(chan struct{})
+	go func() { defer close(done); w.runner() }()
+	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
+		w.ledger.mu.Lock()
+		returned := w.ledger.finished == 1
+		w.ledger.mu.Unlock()
+		if returned {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the handler has not returned")
+		}
+	}
+	if running, _, _ := w.ledger.counts(); running != 1 {
+		t.Errorf("%d handlers run while an outcome is on its way", running)
+	}
+	w.outcomes.mu.Unlock()
+	<-done
+	if running, _, _ := w.ledger.counts(); running != 0 || len(w.outcomes.take()) != 1 {
+		t.Errorf("afterwards %d handlers run", running)
 	}
 }
 
