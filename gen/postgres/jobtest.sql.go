@@ -106,3 +106,24 @@ func (q *Queries) JobsOfKind(ctx context.Context, kind string) ([]JobsOfKindRow,
 	}
 	return items, nil
 }
+
+const unfinished = `-- name: Unfinished :one
+SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS workers,
+       (SELECT count(*) FROM jobgen.jobs j
+        WHERE j.status = 'running'
+           OR j.status = 'queued' AND j.run_at <= clock_timestamp()
+              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues)))::int AS jobs
+`
+
+type UnfinishedRow struct {
+	Workers int32
+	Jobs    int32
+}
+
+// Unfinished counts the live workers, and the jobs that they run or could run now.
+func (q *Queries) Unfinished(ctx context.Context) (UnfinishedRow, error) {
+	row := q.db.QueryRow(ctx, unfinished)
+	var i UnfinishedRow
+	err := row.Scan(&i.Workers, &i.Jobs)
+	return i, err
+}

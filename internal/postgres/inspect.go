@@ -50,3 +50,9 @@ func CountByKind(ctx context.Context, db gen.DBTX) ([]KindCount, error) {
 	}
 	return out, translate(err)
 }
+
+// Unfinished counts the live workers, and the jobs that they run or could run now.
+func Unfinished(ctx context.Context, db gen.DBTX) (workers, jobs int, err error) {
+	row, err := gen.New(db).Unfinished(ctx)
+	return int(row.Workers), int(row.Jobs), translate(err)
+}

@@ -7,3 +7,11 @@ FROM jobgen.jobs WHERE kind = @kind ORDER BY id;
 -- name: CountByKind :many
 -- CountByKind tells what else is there when an assertion finds nothing.
 SELECT kind, count(*) AS n FROM jobgen.jobs GROUP BY kind ORDER BY kind;
+
+-- name: Unfinished :one
+-- Unfinished counts the live workers, and the jobs that they run or could run now.
+SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS workers,
+       (SELECT count(*) FROM jobgen.jobs j
+        WHERE j.status = 'running'
+           OR j.status = 'queued' AND j.run_at <= clock_timestamp()
+              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues)))::int AS jobs;

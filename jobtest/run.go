@@ -1,0 +1,76 @@
+package jobtest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/jobgen-go/jobgen/internal/postgres"
+	"github.com/jobgen-go/jobgen/worker"
+)
+
+const (
+	// runTimeout is how long Run waits for the jobs to end.
+	runTimeout = time.Minute
+	runPoll    = 3 * time.Millisecond
+)
+
+// Run runs the jobs that are due with the handlers that register puts into the registry, and returns when none of them
+// is left: neither waiting nor running, nor enqueued by one that ran.
+//
+//	jobtest.Run(t, db, func(r *worker.Registry) { app.Register(r, handlers) })
+//
+// It starts a real worker and stops it, so keys, results, attempts and transactions are as in production. What a failed
+// job leaves is looked at afterwards: it waits for its next attempt, or is dead (Enqueued: Status, Attempt, LastError).
+// Jobs scheduled for later, and kinds without a handler, stay where they are. Mistakes in the registry fail the test, and
+// so do handlers that have not returned within a minute.
+func Run(t testing.TB, db *pgxpool.Pool, register func(*worker.Registry)) {
+	t.Helper()
+	var r worker.Registry
+	register(&r)
+	w, err := worker.New(db, &r, worker.Config{
+		Grace: -1, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		t.Fatalf("jobtest: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), runTimeout)
+	defer cancel()
+	running, stop := context.WithCancel(ctx)
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.Run(running) }()
+
+	err = settled(ctx, db, stopped)
+	if err != nil && ctx.Err() != nil {
+		t.Errorf("jobtest: jobs are still waiting or running after %s: does a handler not return, or is a payload's version newer than its handler?", runTimeout)
+	} else if err != nil {
+		t.Errorf("jobtest: %v", err)
+	}
+	stop()
+	if err := <-stopped; err != nil {
+		t.Errorf("jobtest: %v", err)
+	}
+}
+
+// settled returns once the worker has registered and nothing is left to run, or once the worker has ended.
+func settled(ctx context.Context, db *pgxpool.Pool, stopped chan error) error {
+	tick := time.NewTicker(runPoll)
+	defer tick.Stop()
+	for {
+		workers, left, err := postgres.Unfinished(ctx, db)
+		if err != nil || workers > 0 && left == 0 {
+			return err
+		}
+		select {
+		case err := <-stopped:
+			stopped <- err // for the caller, who waits for it too
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package jobtest_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/jobgen-go/jobgen/jobs"
+	"github.com/jobgen-go/jobgen/jobtest"
+	"github.com/jobgen-go/jobgen/worker"
+)
+
+type sum struct {
+	Numbers []int `json:"numbers"`
+}
+
+var (
+	add  = &jobs.Spec[sum, int]{Kind: "test.add", Queue: "q", Key: func(k *jobs.KeyBuilder, s sum) { k.Int(int64(len(s.Numbers))) }}
+	note = &jobs.Spec[mail, jobs.None]{Kind: "test.note", Queue: "q"}
+)
+
+func TestRunRunsWhatIsDueAndWhatThatEnqueues(t *testing.T) {
+	t.Parallel()
+	db := jobtest.DB(t)
+	ref, err := jobs.Enqueue(t.Context(), db, add, sum{[]int{1, 2, 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jobs.Enqueue(t.Context(), db, note, mail{To: "later"}, jobs.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	register := func(r *worker.Registry) {
+		worker.HandleTx(r, add, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[sum]) (total int, err error) {
+			ran++
+			for _, n := range j.Payload.Numbers {
+				total += n
+			}
+			_, err = jobs.Enqueue(ctx, tx, note, mail{To: "ada"})
+			return total, err
+		})
+		worker.HandleNone(r, note, func(context.Context, *jobs.Job[mail]) error { return errors.New("mailbox full") })
+	}
+	jobtest.Run(t, db, register)
+	if total, err := ref.Await(t.Context(), db); err != nil || total != 6 {
+		t.Errorf("%d, %v", total, err)
+	}
+	notes := jobtest.Enqueued[mail](t, db, note.Kind)
+	if len(notes) != 2 || notes[0].Payload.To != "later" || notes[0].Attempt != 0 ||
+		notes[1].Attempt != 1 || notes[1].LastError != "mailbox full" || notes[1].Status != "queued" {
+		t.Errorf("%+v", notes)
+	}
+	// The key is on record: a second worker does not run it again.
+	if again, err := jobs.Enqueue(t.Context(), db, add, sum{[]int{7, 7, 7}}); err != nil || !again.Existing {
+		t.Errorf("%+v, %v", again, err)
+	}
+	jobtest.Run(t, db, register)
+	if ran != 1 {
+		t.Errorf("ran %d times", ran)
+	}
+}
+
+func TestRunSaysWhatIsWrongWithTheRegistry(t *testing.T) {
+	t.Parallel()
+	db := jobtest.DB(t)
+	got := failure(t, func(t testing.TB) { jobtest.Run(t, db, func(*worker.Registry) {}) })
+	if !strings.Contains(got, "worker: ") {
+		t.Errorf("%s", got)
+	}
+}
