@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jobgen-go/jobgen/internal/storable"
 	"github.com/jobgen-go/jobgen/jobs"
 )
 
@@ -20,7 +21,8 @@ type Config struct {
 	Lease time.Duration
 	// Heartbeat is how often the lease is renewed; default and at most a third of Lease.
 	Heartbeat time.Duration
-	// Reclaim is how often this process looks for dead ones, give or take a quarter; default 4 s.
+	// Reclaim is how often this process looks for dead ones, give or take a quarter; default 4 s, or a third of Lease if that
+	// is less.
 	Reclaim time.Duration
 	// Grace is how long a shutdown waits for running handlers before it cancels their contexts; default 25 s. Negative
 	// means not at all.
@@ -64,7 +66,7 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 	setDefault(&c.Concurrency, 100)
 	setDefault(&c.Lease, 15*time.Second)
 	setDefault(&c.Heartbeat, c.Lease/3)
-	setDefault(&c.Reclaim, 4*time.Second)
+	setDefault(&c.Reclaim, min(4*time.Second, c.Lease/3))
 	setDefault(&c.Grace, 25*time.Second)
 	setDefault(&c.MaxCrashes, 5)
 	setDefault(&c.KeepAttempts, 7*24*time.Hour)
@@ -90,6 +92,9 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 	for _, q := range c.Queues {
 		if q == "" || len(q) > jobs.MaxName {
 			return c, fmt.Errorf("worker: queue %q has %d bytes; it must have 1 to %d", q, len(q), jobs.MaxName)
+		}
+		if problem := storable.Problem(q); problem != "" {
+			return c, fmt.Errorf("worker: queue %q %s", q, problem)
 		}
 	}
 	return c, nil

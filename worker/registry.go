@@ -34,29 +34,32 @@ type handler struct {
 // the kind's timeout, when the job is taken back from this worker (cause jobs.ErrLeaseLost), and when a shutdown's grace
 // is over. Its effects outside the database happen at least once: see jobs.Info.Key.
 func Handle[P, R any](r *Registry, s *jobs.Spec[P, R], fn func(context.Context, *jobs.Job[P]) (R, error)) {
-	add(r, s, nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (R, error) { return fn(ctx, j) })
+	add(r, s, nil, fn == nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (R, error) { return fn(ctx, j) })
 }
 
 // HandleNone is Handle for a kind without a result.
 func HandleNone[P any](r *Registry, s *jobs.Spec[P, jobs.None], fn func(context.Context, *jobs.Job[P]) error) {
-	add(r, s, nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (jobs.None, error) { return jobs.None{}, fn(ctx, j) })
+	add(r, s, nil, fn == nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (jobs.None, error) { return jobs.None{}, fn(ctx, j) })
 }
 
 // HandleTx registers fn for a transactional kind: what it does in the transaction, the result and the job's completion
 // commit together or not at all (G5). fn cannot end the transaction; it returns nil or an error. T is the transaction
 // type of the database, pgx.Tx for Postgres; the transaction is READ COMMITTED and comes from the pool given to New.
 func HandleTx[T, P, R any](r *Registry, s *jobs.Spec[P, R], fn func(context.Context, T, *jobs.Job[P]) (R, error)) {
-	add(r, s, reflect.TypeFor[T](), func(ctx context.Context, tx any, j *jobs.Job[P]) (R, error) { return fn(ctx, tx.(T), j) })
+	add(r, s, reflect.TypeFor[T](), fn == nil, func(ctx context.Context, tx any, j *jobs.Job[P]) (R, error) { return fn(ctx, tx.(T), j) })
 }
 
 // HandleTxNone is HandleTx for a kind without a result.
 func HandleTxNone[T, P any](r *Registry, s *jobs.Spec[P, jobs.None], fn func(context.Context, T, *jobs.Job[P]) error) {
-	add(r, s, reflect.TypeFor[T](), func(ctx context.Context, tx any, j *jobs.Job[P]) (jobs.None, error) {
+	add(r, s, reflect.TypeFor[T](), fn == nil, func(ctx context.Context, tx any, j *jobs.Job[P]) (jobs.None, error) {
 		return jobs.None{}, fn(ctx, tx.(T), j)
 	})
 }
 
-func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, fn func(context.Context, any, *jobs.Job[P]) (R, error)) {
+func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, missing bool, fn func(context.Context, any, *jobs.Job[P]) (R, error)) {
+	if missing {
+		r.errs = append(r.errs, fmt.Errorf("worker: the handler of %q is nil; give Handle a function", s.Kind))
+	}
 	h := &handler{
 		kind: s.Kind, queue: s.Queue, version: max(s.Version, 1), timeout: s.Timeout, backoff: s.Backoff, keep: s.KeepResult,
 		result: reflect.TypeFor[R]() != reflect.TypeFor[jobs.None](), tx: tx,
