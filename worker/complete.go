@@ -204,6 +204,7 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, err
 	}
 	answers, err := w.store.Fail(ctx, batch[0].hold.owner, fs)
 	ended := make(map[int64]bool, len(answers))
+	retried := false
 	for _, a := range answers {
 		ended[a.ID] = true
 		o := byID[a.ID]
@@ -212,7 +213,11 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, err
 			w.log.Error("job is dead", line...)
 		} else {
 			w.log.Warn("job failed and will be tried again", line...)
+			retried = true
 		}
+	}
+	if retried {
+		poke(w.wake) // an idle claim loop has to learn when they are due
 	}
 	return ended, err
 }

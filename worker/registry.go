@@ -44,7 +44,9 @@ func HandleNone[P any](r *Registry, s *jobs.Spec[P, jobs.None], fn func(context.
 
 // HandleTx registers fn for a transactional kind: what it does in the transaction, the result and the job's completion
 // commit together or not at all (G5). fn cannot end the transaction; it returns nil or an error. T is the transaction
-// type of the database, pgx.Tx for Postgres; the transaction is READ COMMITTED and comes from the pool given to New.
+// type of the database, pgx.Tx for Postgres. The transaction is READ COMMITTED and comes from the pool given to New, so no
+// more such handlers run at once than it has connections; the others wait for one within their timeout. A handler that
+// takes further connections from the same pool can make all of them wait for ever: it should use its transaction only.
 func HandleTx[T, P, R any](r *Registry, s *jobs.Spec[P, R], fn func(context.Context, T, *jobs.Job[P]) (R, error)) {
 	add(r, s, reflect.TypeFor[T](), fn == nil, func(ctx context.Context, tx any, j *jobs.Job[P]) (R, error) { return fn(ctx, tx.(T), j) })
 }
@@ -91,6 +93,16 @@ func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, missing boo
 		r.handlers = map[string]*handler{}
 	}
 	r.handlers[s.Kind] = h
+}
+
+// transactional tells whether any handler wants a transaction.
+func (r *Registry) transactional() bool {
+	for _, h := range r.handlers {
+		if h.tx != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // Check refuses a nil value, and a struct in which an embedded interface is nil: its methods exist, so it compiles, and

@@ -106,6 +106,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.become(self)
 	w.contact.made(w.log, w.cfg.Lease, time.Time{})
 	w.handlers = context.WithoutCancel(ctx)
+	if limit := w.store.TxLimit(); limit < w.cfg.Concurrency && w.reg.transactional() {
+		w.log.Warn("transactional handlers wait for each other: the pool given to New has fewer connections than this worker has slots; make it larger (pool_max_conns), or Concurrency smaller", "connections", limit, "concurrency", w.cfg.Concurrency)
+	}
 	w.log.Info("worker started", "worker", self.ID, "queues", w.cfg.Queues, "kinds", len(self.Kinds), "concurrency", w.cfg.Concurrency)
 
 	// The loops that claim end with ctx; those that keep and store what is held end after the handlers.

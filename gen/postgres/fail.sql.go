@@ -72,10 +72,16 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) ([]FailRow, error) {
 }
 
 const release = `-- name: Release :many
-UPDATE jobgen.jobs
-SET status = 'queued', attempt = attempt - 1, fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
-WHERE id = ANY($1::bigint[]) AND fence = ANY($2::bigint[]) AND worker_id = $3::uuid
-RETURNING id
+WITH back AS (
+  UPDATE jobgen.jobs
+  SET status = 'queued', attempt = attempt - 1, fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
+  WHERE id = ANY($1::bigint[]) AND fence = ANY($2::bigint[]) AND worker_id = $3::uuid
+  RETURNING id, queue
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || w.worker_id::text, '')
+  FROM jobgen.wake w WHERE w.queue IN (SELECT back.queue FROM back)
+)
+SELECT back.id FROM back WHERE (SELECT count(*) FROM woken) >= 0
 `
 
 type ReleaseParams struct {
@@ -85,7 +91,7 @@ type ReleaseParams struct {
 }
 
 // Release gives back holds whose work has not started or was interrupted by a shutdown; the attempt is returned. Current
-// holds only, as in Complete. run_at does not go back: nothing is put to the left of a worker's mark.
+// holds only, as in Complete. run_at does not go back: nothing is put to the left of a worker's mark. Idle workers are woken.
 func (q *Queries) Release(ctx context.Context, arg ReleaseParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, release, arg.Ids, arg.Fences, arg.WorkerID)
 	if err != nil {

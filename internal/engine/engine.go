@@ -204,8 +204,9 @@ type Store interface {
 	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
 	// stale, with ErrRecorded if another job has done the key's work, and with ErrUnknown if the answer to COMMIT was lost.
 	InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(Success) error) error) error
-	// TxType is the type of tx in InTx.
+	// TxType is the type of tx in InTx, and TxLimit how many can be open at once.
 	TxType() reflect.Type
+	TxLimit() int
 	Close()
 }
 

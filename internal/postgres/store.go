@@ -35,6 +35,8 @@ func TxType() reflect.Type { return reflect.TypeFor[pgx.Tx]() }
 
 func (s *Store) TxType() reflect.Type { return TxType() }
 
+func (s *Store) TxLimit() int { return int(s.app.Config().MaxConns) }
+
 // Open makes a worker's store. The caller closes it.
 func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 	config := app.Config()

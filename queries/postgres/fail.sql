@@ -18,8 +18,14 @@ SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed;
 
 -- name: Release :many
 -- Release gives back holds whose work has not started or was interrupted by a shutdown; the attempt is returned. Current
--- holds only, as in Complete. run_at does not go back: nothing is put to the left of a worker's mark.
-UPDATE jobgen.jobs
-SET status = 'queued', attempt = attempt - 1, fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
-WHERE id = ANY(@ids::bigint[]) AND fence = ANY(@fences::bigint[]) AND worker_id = @worker_id::uuid
-RETURNING id;
+-- holds only, as in Complete. run_at does not go back: nothing is put to the left of a worker's mark. Idle workers are woken.
+WITH back AS (
+  UPDATE jobgen.jobs
+  SET status = 'queued', attempt = attempt - 1, fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
+  WHERE id = ANY(@ids::bigint[]) AND fence = ANY(@fences::bigint[]) AND worker_id = @worker_id::uuid
+  RETURNING id, queue
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || w.worker_id::text, '')
+  FROM jobgen.wake w WHERE w.queue IN (SELECT back.queue FROM back)
+)
+SELECT back.id FROM back WHERE (SELECT count(*) FROM woken) >= 0;

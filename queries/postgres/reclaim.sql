@@ -26,7 +26,8 @@ SELECT id, host, pid, beat_at FROM lost;
 -- whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
 -- skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of
 -- jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
--- packed into arrays; as a join, a plan made while the table was empty walked all of it.
+-- packed into arrays; as a join, a plan made while the table was empty walked all of it. Idle workers are woken,
+-- to learn when the jobs are due.
 WITH lost AS MATERIALIZED (
   SELECT w.id FROM jobgen.workers w WHERE w.lost_at IS NOT NULL
   UNION ALL
@@ -64,5 +65,9 @@ WITH lost AS MATERIALIZED (
   INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
   SELECT date_trunc('minute', now()), back.queue, back.kind, count(*) FROM back GROUP BY 2, 3 ORDER BY 2, 3
   ON CONFLICT (minute, queue, kind) DO UPDATE SET reclaimed = s.reclaimed + EXCLUDED.reclaimed
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || w.worker_id::text, '')
+  FROM jobgen.wake w WHERE w.queue IN (SELECT back.queue FROM back)
 )
-SELECT back.id, back.queue, back.kind, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead FROM back;
+SELECT back.id, back.queue, back.kind, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead
+FROM back WHERE (SELECT count(*) FROM woken) >= 0;
