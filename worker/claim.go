@@ -33,12 +33,15 @@ func (w *Worker) claim(ctx context.Context) {
 			full = true
 		}
 		unseen.giveBack(ctx)
+		for _, h := range w.ledger.overdue(aheadMost) {
+			w.outcomes.put(outcome{hold: h, release: true})
+		}
 		n := w.ledger.want()
 		if n == 0 {
 			select {
 			case <-ctx.Done():
 			case <-w.ledger.room:
-			case <-time.After(time.Second): // the rate is measured anew
+			case <-time.After(aheadMost): // the rate is measured anew
 			}
 			continue
 		}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ type hold struct {
 	engine.Claimed
 	handler *handler
 	owner   uuid.UUID // the worker id under which it was claimed
+	entered time.Time
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // set when its handler starts
 	started time.Time
@@ -82,7 +84,9 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
 	if l.running == 0 && len(l.waiting) == 0 {
 		l.since, l.measured = time.Now(), l.finished
 	}
+	now := time.Now()
 	for _, h := range batch {
+		h.entered = now
 		if old := l.byID[h.ID]; old != nil && old.cancel != nil {
 			old.cancel(engine.ErrLeaseLost)
 		}
@@ -215,6 +219,21 @@ func (l *ledger) longRunning(d time.Duration) (hs []*hold) {
 			hs = append(hs, h)
 		}
 	}
+	return hs
+}
+
+// overdue takes out holds that were claimed ahead and have waited for longer than patience, but for those that start now:
+// long jobs came where short ones had set the rate, and other workers may be free for them.
+func (l *ledger) overdue(patience time.Duration) []*hold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 || time.Since(l.waiting[0].entered) < patience {
+		return nil
+	}
+	l.measure()
+	soon := min(int(l.rate*ahead.Seconds()), len(l.waiting))
+	hs := slices.Clone(l.waiting[soon:])
+	l.waiting = slices.Clone(l.waiting[:soon])
 	return hs
 }
 
