@@ -160,6 +160,39 @@ func TestG3LongJobsAreNotHoarded(t *testing.T) {
 	drained(t, pool, soon)
 }
 
+// Short jobs let a worker claim ahead; when long ones come instead, it gives back what it cannot start.
+func TestG3LongJobsBehindShortOnesAreNotHoarded(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	short, long := kind("t.short"), kind("t.long")
+	release := make(chan struct{})
+	var running atomic.Int64
+	var begun atomic.Bool
+	register := func(r *worker.Registry) {
+		worker.HandleNone(r, short, func(context.Context, *jobs.Job[task]) error { return nil })
+		worker.HandleNone(r, long, func(ctx context.Context, j *jobs.Job[task]) error {
+			begun.Store(true)
+			running.Add(1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}
+	enqueueMany(t, pool, short, numbered(3000))
+	enqueueMany(t, pool, long, numbered(20))
+	start(t, pool, worker.Config{Concurrency: 10}, register)
+	eventually(t, soon, "the first worker has come to the long jobs", begun.Load)
+	start(t, pool, worker.Config{Concurrency: 10}, register)
+	eventually(t, soon, "two workers of ten slots run all twenty", func() bool { return running.Load() == 20 })
+	close(release)
+	drained(t, pool, soon)
+	if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_attempt`); n != 0 || running.Load() != 20 {
+		t.Errorf("%d attempts are on record, and long jobs were started %d times", n, running.Load())
+	}
+}
+
 // A full batch or a free slot triggers the next claim at once: polling only sets the pace when there is nothing to do.
 func TestG3BusyQueueIsNotPacedByPolling(t *testing.T) {
 	t.Parallel()
@@ -228,7 +261,6 @@ func TestRetriedJobsDoNotStarveNewOnes(t *testing.T) {
 	eventually(t, soon, "the good jobs are done", func() bool {
 		return one[int](t, pool, `SELECT count(*) FROM jobgen.jobs WHERE kind = 't.good'`) == 0
 	})
-	execute(t, pool, `UPDATE jobgen.jobs SET max_attempts = greatest(attempt, 1)`)
 }
 
 func TestG13UnknownKindsAndNewerVersionsStayQueuedWithoutAnAttempt(t *testing.T) {

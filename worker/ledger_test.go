@@ -176,6 +176,26 @@ func TestG4OnlyARunningHandlerIsRobbed(t *testing.T) {
 	}
 }
 
+func TestG3WhatWaitsTooLongGoesBack(t *testing.T) {
+	t.Parallel()
+	me := uuid.New()
+	l := newLedger(2)
+	l.own(me, nil)
+	l.add(me, held(me, 1, 102))
+	l.start(context.Background())
+	l.start(context.Background())
+	if hs := l.overdue(time.Hour); len(hs) != 0 {
+		t.Errorf("%d go back at once", len(hs))
+	}
+	l.pace(200) // ten in 50 ms
+	if hs := l.overdue(0); len(hs) < 90 || len(hs) > 95 || hs[len(hs)-1].ID != 102 {
+		t.Errorf("%d go back, want what is behind the next ten or a few less", len(hs))
+	}
+	if _, waiting, holds := l.counts(); waiting < 5 || waiting > 10 || holds != 102 {
+		t.Errorf("%d wait, and %d are held until they have gone back", waiting, holds)
+	}
+}
+
 // A shutdown flushes for the last time when no handler runs, so a handler runs until its outcome is in hand.
 func TestG2HandlerRunsUntilItsOutcomeIsInHand(t *testing.T) {
 	t.Parallel()
