@@ -347,6 +347,41 @@ func TestG6EnqueuesOfTheSameKeysInOppositeOrderDoNotDeadlock(t *testing.T) {
 	}
 }
 
+func TestG6ManyKeysAreTakenInKeyOrder(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	var keys []order
+	for i := range 20 {
+		keys = append(keys, order{ID: fmt.Sprintf("%02d", 19-i)})
+	}
+	first := f.begin(pgx.TxOptions{})
+	_, err := jobs.Enqueue(f.ctx(), first, keyed, order{ID: "00"})
+	f.no(err)
+	conn := f.connect()
+	done := make(chan error)
+	go func() {
+		_, err := jobs.EnqueueMany(f.ctx(), conn, keyed, keys)
+		done <- err
+	}()
+	f.until(`SELECT coalesce(wait_event_type = 'Lock', false) FROM pg_stat_activity WHERE pid = $1`, conn.PgConn().PID())
+	// It waits for the first key and has none of the others, so nobody who goes in the same order can wait for it.
+	other := f.begin(pgx.TxOptions{})
+	_, err = other.Exec(f.ctx(), "SET LOCAL lock_timeout = '1ms'")
+	f.no(err)
+	for _, k := range keys[:19] {
+		if _, err := jobs.Enqueue(f.ctx(), other, keyed, k); err != nil {
+			t.Errorf("key %s: %v", k.ID, err)
+			break
+		}
+	}
+	_ = other.Rollback(f.ctx())
+	_ = first.Rollback(f.ctx())
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	f.counts(20, 20)
+}
+
 func TestG6KeysThatCannotBeStoredAsTheyAreWorkAllTheSame(t *testing.T) {
 	t.Parallel()
 	f := open(t)

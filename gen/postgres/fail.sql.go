@@ -22,7 +22,7 @@ WITH failed AS (
   RETURNING j.id, j.attempt, j.status, j.claimed_at, j.last_error, ($5::bigint[])[array_position($2::bigint[], j.id)] AS fence
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT failed.id, failed.attempt, failed.fence, $6::uuid, failed.claimed_at, 'failed', failed.last_error FROM failed
+  SELECT failed.id, failed.attempt, failed.fence, $6::uuid, coalesce(failed.claimed_at, clock_timestamp()), 'failed', failed.last_error FROM failed
 )
 SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed
 `
@@ -74,7 +74,7 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) ([]FailRow, error) {
 const release = `-- name: Release :many
 WITH back AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = attempt - 1, fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
+  SET status = 'queued', attempt = greatest(attempt - 1, 0), fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
   WHERE id = ANY($1::bigint[]) AND fence = ANY($2::bigint[]) AND worker_id = $3::uuid
   RETURNING id, queue
 ), woken AS MATERIALIZED (

@@ -87,7 +87,7 @@ WITH lost AS MATERIALIZED (
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + 1 >= $3::int THEN 'dead' ELSE 'queued' END,
-      attempt = j.attempt - 1, crashes = j.crashes + 1, fence = 0, worker_id = NULL,
+      attempt = greatest(j.attempt - 1, 0), crashes = j.crashes + 1, fence = 0, worker_id = NULL,
       run_at = greatest(j.run_at, clock_timestamp())
                + least($4::bigint * 2 ^ least(j.crashes, 12), 3600000000) * (0.5 + 0.5 * random()) * interval '1 microsecond',
       last_error = CASE WHEN j.crashes + 1 >= $3::int
@@ -99,7 +99,7 @@ WITH lost AS MATERIALIZED (
     packed.fences[array_position(packed.ids, j.id)] AS fence, packed.workers[array_position(packed.ids, j.id)] AS worker_id
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT back.id, back.attempt + 1, back.fence, back.worker_id, back.claimed_at, 'crashed', back.last_error FROM back
+  SELECT back.id, back.attempt + 1, back.fence, back.worker_id, coalesce(back.claimed_at, clock_timestamp()), 'crashed', back.last_error FROM back
 ), sampled AS (
   INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
   SELECT date_trunc('minute', now()), back.queue, back.kind, count(*) FROM back GROUP BY 2, 3 ORDER BY 2, 3
@@ -136,6 +136,7 @@ type ReclaimRow struct {
 // jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
 // packed into arrays; as a join, a plan made while the table was empty walked all of it. Idle workers are woken,
 // to learn when the jobs are due.
+// greatest and coalesce are for rows that were set running by hand: one of them must not keep the others from going back.
 func (q *Queries) Reclaim(ctx context.Context, arg ReclaimParams) ([]ReclaimRow, error) {
 	rows, err := q.db.Query(ctx, reclaim,
 		arg.Orphans,

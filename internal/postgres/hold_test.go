@@ -253,8 +253,8 @@ func TestG4AHeartbeatThatWaitedPastItsLeaseIsRefused(t *testing.T) {
 	lock := f.begin(f.connect())
 	must(t, lock, "SELECT FROM jobgen.workers WHERE id = $1 FOR UPDATE", me.ID)
 	type answer struct {
-		engine.Beat
-		error
+		beat engine.Beat
+		err  error
 	}
 	got := make(chan answer)
 	go func() {
@@ -269,7 +269,7 @@ func TestG4AHeartbeatThatWaitedPastItsLeaseIsRefused(t *testing.T) {
 	if err := lock.Commit(f.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-got; a.error != nil || a.Renewed {
+	if a := <-got; a.err != nil || a.beat.Renewed {
 		t.Errorf("%+v: the lease ran out while the heartbeat waited", a)
 	}
 }

@@ -30,7 +30,7 @@ func TestPurgeRemovesWhatHasExpiredAndNothingElse(t *testing.T) {
 	f := open(t)
 	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at) VALUES
 		('k', 'same', 1, now(), now() - interval '1 s'), ('l', 'same', 2, now(), now() + interval '1 h'),
-		('k', 'kept', 3, now(), now() + interval '1 h'), ('k', 'job:4', 4, now(), now() - interval '1 year')`)
+		('k', 'kept', 3, now(), now() + interval '1 h'), ('l', 'gone', 7, now(), now() - interval '1 s'), ('k', 'job:4', 4, now(), now() - interval '1 year')`)
 	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id) VALUES ('k', 'unfinished', 5), ('l', 'unfinished', 6)`)
 	worker := f.worker(time.Hour)
 	f.exec(`INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, ended_at, outcome, error) VALUES

@@ -277,3 +277,46 @@ func TestAJudgementSkipsAWorkerWhoseHeartbeatIsUnderWay(t *testing.T) {
 		t.Errorf("marked %v lost after its heartbeat, %v", lost, err)
 	}
 }
+
+func TestG10ReclaimsLockTheirSamplesInOrder(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	kinds := "abcdefghij"
+	f.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, status, fence, worker_id, attempt)
+		SELECT 'q', substr($1, i, 1), '{}', 'running', 1, gen_random_uuid(), 1 FROM generate_series(length($1), 1, -1) i`, kinds)
+	f.exec(`INSERT INTO jobgen.samples (minute, queue, kind)
+		SELECT date_trunc('minute', now()) + m * interval '1 minute', 'q', substr($1, i, 1) FROM generate_series(1, length($1)) i, generate_series(0, 2) m`, kinds)
+	first := f.begin(f.connect())
+	must(t, first, "SELECT FROM jobgen.samples WHERE kind = 'a' FOR UPDATE")
+	done := make(chan int)
+	go func() {
+		back, err := f.store.Reclaim(f.ctx(), 100, 5, 0, true)
+		f.no(err)
+		done <- len(back)
+	}()
+	f.blocked(1)
+	// It waits for the first row and has none of the others, so nobody who goes in the same order can wait for it.
+	other := f.begin(f.connect())
+	if n := value[int](t, other, "WITH free AS (SELECT FROM jobgen.samples FOR UPDATE SKIP LOCKED) SELECT count(*) FROM free"); n != 3*(len(kinds)-1) {
+		t.Errorf("%d samples are free while the reclaim waits for the first, want all %d others", n, 3*(len(kinds)-1))
+	}
+	_ = other.Rollback(context.Background())
+	_ = first.Rollback(context.Background())
+	if n := <-done; n != len(kinds) {
+		t.Errorf("reclaimed %d", n)
+	}
+}
+
+func TestG9AJobThatWasSetRunningByHandHarmsOnlyItself(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	w := f.worker(time.Hour)
+	f.enqueue(2)
+	f.claim(w, 1)
+	f.exec("UPDATE jobgen.jobs SET status = 'running', worker_id = gen_random_uuid(), fence = 1 WHERE status = 'queued'")
+	f.lose(w.ID)
+	if back := f.reclaim(true); len(back) != 2 {
+		t.Errorf("reclaimed %+v, want both", back)
+	}
+	f.expect(2, "SELECT count(*) FROM jobgen.jobs WHERE status = 'queued' AND attempt = 0")
+}

@@ -12,7 +12,7 @@ WITH failed AS (
   RETURNING j.id, j.attempt, j.status, j.claimed_at, j.last_error, (@fences::bigint[])[array_position(@ids::bigint[], j.id)] AS fence
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT failed.id, failed.attempt, failed.fence, @worker_id::uuid, failed.claimed_at, 'failed', failed.last_error FROM failed
+  SELECT failed.id, failed.attempt, failed.fence, @worker_id::uuid, coalesce(failed.claimed_at, clock_timestamp()), 'failed', failed.last_error FROM failed
 )
 SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed;
 
@@ -21,7 +21,7 @@ SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed;
 -- holds only, as in Complete. run_at does not go back: nothing is put to the left of a worker's mark. Idle workers are woken.
 WITH back AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = attempt - 1, fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
+  SET status = 'queued', attempt = greatest(attempt - 1, 0), fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
   WHERE id = ANY(@ids::bigint[]) AND fence = ANY(@fences::bigint[]) AND worker_id = @worker_id::uuid
   RETURNING id, queue
 ), woken AS MATERIALIZED (

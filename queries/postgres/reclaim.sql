@@ -28,6 +28,7 @@ SELECT id, host, pid, beat_at FROM lost;
 -- jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
 -- packed into arrays; as a join, a plan made while the table was empty walked all of it. Idle workers are woken,
 -- to learn when the jobs are due.
+-- greatest and coalesce are for rows that were set running by hand: one of them must not keep the others from going back.
 WITH lost AS MATERIALIZED (
   SELECT w.id FROM jobgen.workers w WHERE w.lost_at IS NOT NULL
   UNION ALL
@@ -48,7 +49,7 @@ WITH lost AS MATERIALIZED (
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int THEN 'dead' ELSE 'queued' END,
-      attempt = j.attempt - 1, crashes = j.crashes + 1, fence = 0, worker_id = NULL,
+      attempt = greatest(j.attempt - 1, 0), crashes = j.crashes + 1, fence = 0, worker_id = NULL,
       run_at = greatest(j.run_at, clock_timestamp())
                + least(sqlc.arg(backoff_us)::bigint * 2 ^ least(j.crashes, 12), 3600000000) * (0.5 + 0.5 * random()) * interval '1 microsecond',
       last_error = CASE WHEN j.crashes + 1 >= sqlc.arg(max_crashes)::int
@@ -60,7 +61,7 @@ WITH lost AS MATERIALIZED (
     packed.fences[array_position(packed.ids, j.id)] AS fence, packed.workers[array_position(packed.ids, j.id)] AS worker_id
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT back.id, back.attempt + 1, back.fence, back.worker_id, back.claimed_at, 'crashed', back.last_error FROM back
+  SELECT back.id, back.attempt + 1, back.fence, back.worker_id, coalesce(back.claimed_at, clock_timestamp()), 'crashed', back.last_error FROM back
 ), sampled AS (
   INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
   SELECT date_trunc('minute', now()), back.queue, back.kind, count(*) FROM back GROUP BY 2, 3 ORDER BY 2, 3
