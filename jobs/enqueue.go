@@ -120,6 +120,9 @@ func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, 
 	refs := make([]Ref[R], len(got))
 	for i, g := range got {
 		refs[i] = Ref[R]{Kind: s.Kind, ID: g.ID, Existing: g.Existing, key: elements[i].Key}
+		if g.Kind != "" {
+			refs[i].Kind = g.Kind
+		}
 	}
 	return refs, nil
 }

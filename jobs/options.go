@@ -39,12 +39,13 @@ func Key(key string) Option { return func(o *options) { o.key = &key } }
 // MaxAttempts overrides how often the job is started at most, the first time included: 1 to 32767.
 func MaxAttempts(n int) Option { return func(o *options) { o.MaxAttempts = n } }
 
-// Headers attaches data that travels with the job beside its payload, such as a trace context.
+// Headers attaches data that travels with the job beside its payload, such as a trace context. Names that begin with
+// "jobgen." are reserved.
 func Headers(h map[string]string) Option { return func(o *options) { o.headers = h } }
 
 // resolve puts the options over what the kind declares, and checks the result.
 func resolve[P, R any](s *Spec[P, R], opts []Option) (options, error) {
-	o := options{Insert: engine.Insert{Queue: s.Queue, Kind: s.Kind, Version: max(s.Version, 1), Priority: s.Priority, MaxAttempts: s.MaxAttempts}}
+	o := options{Insert: engine.Insert{Queue: s.Queue, Kind: s.Kind, Version: max(s.Version, 1), Priority: s.Priority, MaxAttempts: s.MaxAttempts, Was: s.Was}}
 	if o.MaxAttempts == 0 {
 		o.MaxAttempts = DefaultMaxAttempts
 	}
@@ -74,6 +75,9 @@ func resolve[P, R any](s *Spec[P, R], opts []Option) (options, error) {
 	}
 	if len(o.headers) > 0 {
 		for name, value := range o.headers {
+			if strings.HasPrefix(name, reservedHeader) {
+				return o, invalid(s.Kind, "headers", fmt.Sprintf("name %q begins with %q, which is reserved", name, reservedHeader))
+			}
 			if p := storable.Problem(name); p != "" {
 				return o, invalid(s.Kind, "headers", fmt.Sprintf("name %q %s", name, p))
 			}

@@ -18,10 +18,13 @@ type Ref[R any] struct {
 	// the one that was there.
 	Existing bool
 	key      string
+	was      *[]string // earlier names of the kind; a pointer, so that Refs can be compared
 }
 
 // RefTo makes a Ref from a stored id.
-func RefTo[P, R any](s *Spec[P, R], id int64) Ref[R] { return Ref[R]{Kind: s.Kind, ID: id} }
+func RefTo[P, R any](s *Spec[P, R], id int64) Ref[R] {
+	return Ref[R]{Kind: s.Kind, ID: id, was: &s.Was}
+}
 
 // How often Await looks: from the first to the last, growing by half each time.
 const (
@@ -38,11 +41,15 @@ func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 	if _, is := db.(pgx.Tx); is {
 		return result, ErrInTransaction
 	}
+	kinds := []string{r.Kind}
+	if r.was != nil {
+		kinds = append(kinds, *r.was...)
+	}
 	wait := awaitFirst
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		state, err := producer(db).State(ctx, r.Kind, r.ID, r.key)
+		state, err := producer(db).State(ctx, kinds, r.ID, r.key)
 		switch {
 		case err != nil:
 			return result, fmt.Errorf("await %s job %d: %w", r.Kind, r.ID, err)

@@ -35,7 +35,48 @@ type Spec[P, R any] struct {
 	KeepResult time.Duration
 	// Backoff is the delay between attempts.
 	Backoff Backoff
+	// Was are earlier names of the kind. Jobs that were enqueued under one of them run with this kind's handler, and a key
+	// that is taken under one of them is taken. While programs that know the kind by its old name only still enqueue, the
+	// same key can be taken once under each name.
+	Was []string
+	// Upgrade reads payloads of older versions: Upgrade[i] those of version i+1. There is one for each older version.
+	Upgrade []func(old json.RawMessage) (P, error)
+	// Schedules enqueue jobs of this kind by themselves, with the zero value of P as payload.
+	Schedules []Schedule
+	// Package is what the package that declares this kind declares in all. Nil for a kind written by hand.
+	Package *Package
 }
+
+// Package lists what one package declares. A worker with a handler of it must have one for each of its kinds whose queue
+// it polls.
+type Package struct {
+	Name  string
+	Kinds []Declared
+}
+
+// Declared is a kind as its package declares it.
+type Declared struct{ Kind, Queue string }
+
+// Schedule enqueues a job at each tick of a cron expression. It is stored when a worker that handles its kind starts; from
+// then on each tick is enqueued once, by whichever worker is first (G10), also over restarts and on days on which clocks
+// change: a time that is skipped ticks when the clocks go forward, one that comes twice ticks the first time, and * in the
+// hour field means every hour that passes.
+type Schedule struct {
+	Name string // unique among the schedules of its kind
+	Cron string // minute hour day-of-month month day-of-week, or @hourly, @daily, @weekly, @monthly, @yearly
+	Zone string // IANA name; empty: UTC
+	// Missed is what to do about ticks at which no worker ran.
+	Missed Missed
+}
+
+// Missed is the policy for ticks at which no worker ran.
+type Missed string
+
+const (
+	MissedOnce Missed = ""     // one job for all of them, at the time of the last; the default
+	MissedSkip Missed = "skip" // none; a tick counts as missed when it is a minute late
+	MissedAll  Missed = "all"  // one job for each
+)
 
 // Defaults of a Spec.
 const (
@@ -80,6 +121,17 @@ func (i *Info) Key() string {
 	return i.key
 }
 
+// ScheduledAt is the tick of the schedule that enqueued the job, or zero if none did. It may be long past: see Missed.
+func (i *Info) ScheduledAt() time.Time {
+	t, _ := time.Parse(time.RFC3339, i.Headers[ScheduledAtHeader])
+	return t
+}
+
+// ScheduledAtHeader is the header that carries a job's tick.
+const ScheduledAtHeader = reservedHeader + "scheduled_at"
+
+const reservedHeader = "jobgen."
+
 func reservedKey(id int64) string { return fmt.Sprintf("%s%d", reservedPrefix, id) }
 
 const reservedPrefix = "job:"
@@ -92,8 +144,24 @@ func Decode[P, R any](s *Spec[P, R], c *engine.Claimed) (*Job[P], error) {
 			return nil, fmt.Errorf("headers do not decode: %w", err)
 		}
 	}
+	if older := c.Version; older < max(s.Version, 1) {
+		if older < 1 || older > len(s.Upgrade) {
+			return nil, fmt.Errorf("payload has version %d, and there is no function to upgrade it to version %d", older, s.Version)
+		}
+		var err error
+		if j.Payload, err = s.Upgrade[older-1](c.Payload); err != nil {
+			return nil, fmt.Errorf("payload of version %d does not upgrade to version %d: %w", older, s.Version, err)
+		}
+		return j, nil
+	}
 	if err := json.Unmarshal(c.Payload, &j.Payload); err != nil {
 		return nil, fmt.Errorf("payload does not decode into %T: %w", j.Payload, err)
 	}
 	return j, nil
+}
+
+// Scheduled is how a tick of s enqueues, or what is wrong with s. It is for package worker.
+func Scheduled[P, R any](s *Spec[P, R]) (engine.Insert, error) {
+	o, err := resolve(s, nil)
+	return o.Insert, err
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -239,8 +240,7 @@ func TestRunSaysThatTheRoleMayNot(t *testing.T) {
 	if !one[bool](t, pool, `SELECT rolcreaterole OR rolsuper FROM pg_roles WHERE rolname = current_user`) {
 		t.Skip("this server's role may not create roles")
 	}
-	role := "jobgen_test_" + strings.ToLower(t.Name())
-	execute(t, pool, `DROP ROLE IF EXISTS `+role)
+	role := "jobgen_test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	execute(t, pool, `CREATE ROLE `+role)
 	t.Cleanup(func() { execute(t, pool, `DROP ROLE `+role) })
 	weak := another(t, pool, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })

@@ -4,12 +4,13 @@
 //
 // # The loops
 //
-// Run starts five loops in one errgroup, and ends them in this order.
+// Run starts six loops in one errgroup, and ends them in this order.
 //
 //	loop       file         starts with   waits for                              ends
 //	claim      claim.go     Run           room in the ledger; a poll; a wake-up  with Run's context
 //	listen     listen.go    Run           notifications                          with Run's context
 //	upkeep     upkeep.go    Run           its interval                           with Run's context
+//	tick       schedule.go  Run           the next tick of a schedule            with Run's context
 //	heartbeat  lease.go     Run           its interval                           after the last handler
 //	complete   complete.go  Run           an outcome                             after the last handler, with a last flush
 //

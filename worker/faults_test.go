@@ -232,9 +232,9 @@ func (p *tap) stretched(t testing.TB) {
 	})
 }
 
-// refuseAll closes the database to everybody and ends all its sessions, as a failover does; the function it returns ends
-// the outage. It works from another database of the server.
-func refuseAll(t testing.TB, pool *pgxpool.Pool) (restore func()) {
+// alterDatabase changes the test's database and ends all its sessions, as a failover does; the function it returns takes
+// the change back. It works from another database of the server.
+func alterDatabase(t testing.TB, pool *pgxpool.Pool, change, back string) (restore func()) {
 	t.Helper()
 	config := pool.Config().ConnConfig
 	name := config.Database
@@ -243,18 +243,26 @@ func refuseAll(t testing.TB, pool *pgxpool.Pool) (restore func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quoted := pgx.Identifier{name}.Sanitize()
+	alter := func(how string) {
+		execute(t, admin, "ALTER DATABASE "+pgx.Identifier{name}.Sanitize()+" "+how)
+		execute(t, admin, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+		pool.Reset() // which does not find out by itself
+	}
 	restored := false
 	restore = func() {
-		if restored {
-			return
+		if !restored {
+			restored = true
+			alter(back)
+			_ = admin.Close(context.Background())
 		}
-		restored = true
-		execute(t, admin, "ALTER DATABASE "+quoted+" ALLOW_CONNECTIONS true")
-		_ = admin.Close(context.Background())
 	}
 	t.Cleanup(restore)
-	execute(t, admin, "ALTER DATABASE "+quoted+" ALLOW_CONNECTIONS false")
-	execute(t, admin, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+	alter(change)
 	return restore
+}
+
+// refuseAll closes the database to everybody; the function it returns ends the outage.
+func refuseAll(t testing.TB, pool *pgxpool.Pool) (restore func()) {
+	t.Helper()
+	return alterDatabase(t, pool, "ALLOW_CONNECTIONS false", "ALLOW_CONNECTIONS true")
 }

@@ -524,15 +524,12 @@ func TestWorkerOutlivesAReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	spec := kind("t.readonly")
-	name := one[string](t, pool, `SELECT quote_ident(current_database())`)
 	w := start(t, pool, worker.Config{Lease: time.Second}, stampers(pool, spec))
 	enqueue(t, pool, spec, task{N: 1})
 	drained(t, pool, soon)
-	execute(t, pool, `ALTER DATABASE `+name+` SET default_transaction_read_only = on`)
-	execute(t, pool, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	restore := alterDatabase(t, pool, "SET default_transaction_read_only = on", "RESET default_transaction_read_only")
 	eventually(t, soon, "the worker says so", func() bool { return w.log.has("does not do what is asked") })
-	execute(t, pool, `SET default_transaction_read_only = off; ALTER DATABASE `+name+` RESET default_transaction_read_only`)
-	pool.Reset()
+	restore()
 	eventually(t, soon, "a job can be enqueued", func() bool {
 		_, err := jobs.Enqueue(t.Context(), pool, spec, task{N: 2})
 		return err == nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
+	"github.com/jobgen-go/jobgen/internal/cron"
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/storable"
 	"github.com/jobgen-go/jobgen/jobs"
@@ -14,20 +16,26 @@ import (
 // Registry collects the handlers of a worker, as a rule through the emitted Register. Mistakes are kept and returned by
 // New, all at once. The zero value is empty and ready to use; it must not change after New.
 type Registry struct {
-	handlers map[string]*handler
+	handlers map[string]*handler // by every name of their kind
+	packages map[*jobs.Package]bool
 	errs     []error
 }
 
 // handler is a kind with what runs it, its types erased.
 type handler struct {
-	kind, queue string
-	version     int
-	timeout     time.Duration
-	backoff     jobs.Backoff
-	keep        time.Duration
-	result      bool         // the kind has a result, so each success leaves a record
-	tx          reflect.Type // of the transaction it wants; nil: none
-	call        func(ctx context.Context, tx any, c *engine.Claimed) (result []byte, err error)
+	kind      string   // its name,
+	was       []string // and earlier ones
+	queue     string
+	version   int
+	insert    engine.Insert // of a job that a schedule enqueues
+	schedules []jobs.Schedule
+	zero      func() ([]byte, error) // the payload of such a job
+	timeout   time.Duration
+	backoff   jobs.Backoff
+	keep      time.Duration
+	result    bool         // the kind has a result, so each success leaves a record
+	tx        reflect.Type // of the transaction it wants; nil: none
+	call      func(ctx context.Context, tx any, c *engine.Claimed) (result []byte, err error)
 }
 
 // Handle registers fn for a kind with a result. The handler runs in a goroutine of its own, under a context that ends at
@@ -63,7 +71,7 @@ func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, missing boo
 		r.errs = append(r.errs, fmt.Errorf("worker: the handler of %q is nil; give Handle a function", s.Kind))
 	}
 	h := &handler{
-		kind: s.Kind, queue: s.Queue, version: max(s.Version, 1), timeout: s.Timeout, backoff: s.Backoff, keep: s.KeepResult,
+		kind: s.Kind, was: s.Was, queue: s.Queue, schedules: s.Schedules, version: max(s.Version, 1), timeout: s.Timeout, backoff: s.Backoff, keep: s.KeepResult,
 		result: reflect.TypeFor[R]() != reflect.TypeFor[jobs.None](), tx: tx,
 	}
 	if h.keep <= 0 {
@@ -85,14 +93,74 @@ func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, missing boo
 		}
 		return b, nil
 	}
-	if _, dup := r.handlers[s.Kind]; dup {
-		r.errs = append(r.errs, fmt.Errorf("worker: kind %q has two handlers; remove one Handle or Register call", s.Kind))
-		return
+	var err error
+	if h.insert, err = jobs.Scheduled(s); err != nil {
+		r.errs = append(r.errs, err)
+	}
+	h.zero = func() ([]byte, error) {
+		var p P
+		return storable.JSON(p, jobs.MaxPayload)
+	}
+	if n := h.version - 1; len(s.Upgrade) != n {
+		r.errs = append(r.errs, fmt.Errorf("worker: kind %q has version %d and %d upgrade functions; it needs %d, one for each older version", s.Kind, h.version, len(s.Upgrade), n))
+	}
+	if len(s.Schedules) > 0 && s.Key != nil {
+		r.errs = append(r.errs, fmt.Errorf("worker: kind %q has a key and a schedule; each tick would have the same key", s.Kind))
 	}
 	if r.handlers == nil {
-		r.handlers = map[string]*handler{}
+		r.handlers, r.packages = map[string]*handler{}, map[*jobs.Package]bool{}
 	}
-	r.handlers[s.Kind] = h
+	for _, name := range append([]string{s.Kind}, s.Was...) {
+		if _, dup := r.handlers[name]; dup {
+			r.errs = append(r.errs, fmt.Errorf("worker: kind %q has two handlers; remove one Handle or Register call", name))
+			continue
+		}
+		r.handlers[name] = h
+	}
+	if s.Package != nil {
+		r.packages[s.Package] = true
+	}
+}
+
+// kinds are the registered handlers, each once.
+func (r *Registry) kinds() (hs []*handler) {
+	for name, h := range r.handlers {
+		if name == h.kind {
+			hs = append(hs, h)
+		}
+	}
+	return hs
+}
+
+// check finds what is wrong with the handlers for a database with transactions of type tx and a worker of these queues.
+// A queue in which jobs would wait for a handler that this program forgot is refused: one that a registered package
+// declares a kind for, without a handler here. What lies in the database is not asked (G13).
+func (r *Registry) check(tx reflect.Type, queues []string) (errs []error) {
+	for _, h := range r.kinds() {
+		if h.tx != nil && h.tx != tx {
+			errs = append(errs, fmt.Errorf("worker: the handler of %q wants a %s; this database gives a %s", h.kind, h.tx, tx))
+		}
+		names := map[string]bool{}
+		for _, s := range h.schedules {
+			switch _, err := cron.Parse(s.Cron, s.Zone); {
+			case err != nil:
+				errs = append(errs, fmt.Errorf("worker: schedule %q of kind %q: %w", s.Name, h.kind, err))
+			case s.Name == "" || len(s.Name) > jobs.MaxName || names[s.Name]:
+				errs = append(errs, fmt.Errorf("worker: a schedule of kind %q has the name %q; it must have 1 to %d bytes and be unique in its kind", h.kind, s.Name, jobs.MaxName))
+			case s.Missed != jobs.MissedOnce && s.Missed != jobs.MissedSkip && s.Missed != jobs.MissedAll:
+				errs = append(errs, fmt.Errorf("worker: schedule %q of kind %q has the policy %q for missed ticks; use jobs.MissedOnce, MissedSkip or MissedAll", s.Name, h.kind, s.Missed))
+			}
+			names[s.Name] = true
+		}
+	}
+	for p := range r.packages {
+		for _, d := range p.Kinds {
+			if r.handlers[d.Kind] == nil && slices.Contains(queues, d.Queue) {
+				errs = append(errs, fmt.Errorf("worker: package %s declares %q for the queue %q, which this worker polls, and no handler is registered for it; use the emitted Register, or leave the queue out of Config.Queues", p.Name, d.Kind, d.Queue))
+			}
+		}
+	}
+	return errs
 }
 
 // transactional tells whether any handler wants a transaction.

@@ -55,12 +55,8 @@ func New(pool *pgxpool.Pool, r *Registry, cfg Config) (*Worker, error) {
 
 func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store, error)) (*Worker, error) {
 	errs := slices.Clone(r.errs)
-	for kind, h := range r.handlers {
-		if h.tx != nil && h.tx != postgres.TxType() {
-			errs = append(errs, fmt.Errorf("worker: the handler of %q wants a %s; this database gives a %s", kind, h.tx, postgres.TxType()))
-		}
-	}
 	cfg, err := cfg.withDefaults(r)
+	errs = append(errs, r.check(postgres.TxType(), cfg.Queues)...)
 	if errs = append(errs, err); errors.Join(errs...) != nil {
 		return nil, errors.Join(errs...)
 	}
@@ -103,6 +99,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err := w.register(context.WithoutCancel(ctx), self); err != nil {
 		return err
 	}
+	if err := w.declare(start); err != nil {
+		return err
+	}
 	w.become(self)
 	w.contact.made(w.log, w.cfg.Lease, time.Time{})
 	w.handlers = context.WithoutCancel(ctx)
@@ -119,6 +118,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	g.Go(func() error { defer close(stopped); w.claim(ctx); return nil })
 	g.Go(func() error { w.listen(ctx); return nil })
 	g.Go(func() error { w.upkeep(ctx); return nil })
+	g.Go(func() error { w.tick(ctx); return nil })
 	g.Go(func() error { w.heartbeat(loops); return nil })
 	g.Go(func() error { w.complete(loops); return nil })
 	g.Go(func() error { defer finish(); <-stopped; return w.shutdown() })
@@ -199,8 +199,8 @@ func (w *Worker) drained(d time.Duration, cut <-chan struct{}) bool {
 func (w *Worker) identity() engine.Worker {
 	self := engine.Worker{ID: uuid.New(), PID: os.Getpid(), Build: build(), Queues: w.cfg.Queues}
 	self.Host, _ = os.Hostname()
-	for _, h := range w.reg.handlers {
-		self.Kinds = append(self.Kinds, engine.Kind{Name: h.kind, Version: h.version})
+	for name, h := range w.reg.handlers {
+		self.Kinds = append(self.Kinds, engine.Kind{Name: name, Version: h.version})
 	}
 	return self
 }

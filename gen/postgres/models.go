@@ -59,6 +59,16 @@ type JobgenSample struct {
 	Reclaimed int64
 }
 
+type JobgenSchedule struct {
+	Kind   string
+	Name   string
+	Cron   string
+	Zone   string
+	Missed string
+	NextAt time.Time
+	LastAt *time.Time
+}
+
 type JobgenSchemaVersion struct {
 	ID        int32
 	VersionID int64

@@ -13,18 +13,18 @@ const jobState = `-- name: JobState :one
 SELECT (r.finished_at IS NOT NULL)::bool AS finished, r.result, coalesce(j.status, '')::text AS status,
        coalesce(j.attempt, 0)::int AS attempt, coalesce(j.last_error, '')::text AS last_error
 FROM (SELECT $1::bigint AS id) x
-LEFT JOIN jobgen.jobs j ON j.id = x.id AND j.kind = $2
+LEFT JOIN jobgen.jobs j ON j.id = x.id AND j.kind = ANY($2::text[])
 LEFT JOIN LATERAL (
-  SELECT a.result, a.finished_at FROM jobgen.job_result a WHERE a.kind = $2 AND a.key = 'job:' || x.id
+  SELECT a.result, a.finished_at FROM jobgen.job_result a WHERE a.kind = ANY($2::text[]) AND a.key = 'job:' || x.id
   UNION ALL
-  SELECT b.result, b.finished_at FROM jobgen.job_result b WHERE b.job_id = x.id AND left(b.key, 4) <> 'job:' AND b.kind = $2
+  SELECT b.result, b.finished_at FROM jobgen.job_result b WHERE b.job_id = x.id AND left(b.key, 4) <> 'job:' AND b.kind = ANY($2::text[])
   LIMIT 1
 ) r ON true
 `
 
 type JobStateParams struct {
-	ID   int64
-	Kind string
+	ID    int64
+	Kinds []string
 }
 
 type JobStateRow struct {
@@ -35,9 +35,9 @@ type JobStateRow struct {
 	LastError string
 }
 
-// JobState is KeyState by the job's id. Served by the primary keys and, for a job with a key, by job_result_job.
+// JobState is KeyState by the job's id, for a job of any of the kinds: a kind and its earlier names. Served by the primary keys and, for a job with a key, by job_result_job.
 func (q *Queries) JobState(ctx context.Context, arg JobStateParams) (JobStateRow, error) {
-	row := q.db.QueryRow(ctx, jobState, arg.ID, arg.Kind)
+	row := q.db.QueryRow(ctx, jobState, arg.ID, arg.Kinds)
 	var i JobStateRow
 	err := row.Scan(
 		&i.Finished,

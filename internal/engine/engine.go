@@ -35,6 +35,7 @@ type Insert struct {
 	Version     int
 	Priority    int
 	MaxAttempts int
+	Was         []string      // earlier names of the kind: a key that is taken under one of them is taken
 	At          time.Time     // zero: now
 	In          time.Duration // from now, by the database's clock; the later of the two counts
 	Headers     []byte        // a JSON object, or nil
@@ -49,6 +50,7 @@ type Element struct {
 // Inserted answers for one Element. Existing: this call enqueued nothing, the key's job or result was there already.
 type Inserted struct {
 	ID       int64
+	Kind     string // the one asked for, or an earlier name of it
 	Existing bool
 }
 
@@ -65,8 +67,8 @@ type State struct {
 type Producer interface {
 	// Enqueue inserts all or none, in one statement as a rule, and answers in the order given.
 	Enqueue(ctx context.Context, in Insert, elements []Element) ([]Inserted, error)
-	// State reads by key if there is one, else by id.
-	State(ctx context.Context, kind string, id int64, key string) (State, error)
+	// State reads by kind and key if there is a key, else by the id of a job of any of the kinds.
+	State(ctx context.Context, kinds []string, id int64, key string) (State, error)
 }
 
 // Claimed is a job as a claim gives it.
@@ -128,6 +130,12 @@ func (m *Mark) Raise(n Mark) {
 type Kind struct {
 	Name    string
 	Version int
+}
+
+// Schedule is a durable cron of a kind. Missed is once, skip or all.
+type Schedule struct {
+	Kind, Name, Cron, Zone, Missed string
+	NextAt                         time.Time
 }
 
 // Worker is a process as the database knows it.
@@ -193,6 +201,15 @@ type Store interface {
 	Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Duration, orphans bool) ([]Reclaimed, error)
 	// Purge removes some of what has expired and tells whether there is more.
 	Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (more bool, err error)
+
+	// Now is the database's clock.
+	Now(ctx context.Context) (time.Time, error)
+	// Declare stores the schedules of kinds and forgets those that are not declared any more.
+	Declare(ctx context.Context, kinds []string, schedules []Schedule) error
+	// Schedules lists those of kinds, and the database's time.
+	Schedules(ctx context.Context, kinds []string) ([]Schedule, time.Time, error)
+	// Tick moves s on to next and enqueues a job with each of the headers, or neither if another worker was first.
+	Tick(ctx context.Context, s Schedule, last, next time.Time, in Insert, payload []byte, headers [][]byte) (bool, error)
 
 	// Sleep says that the worker is idle and wants to be woken; Awake takes it back.
 	Sleep(ctx context.Context, w *Worker) error

@@ -49,6 +49,11 @@ func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Ele
 const keyTries = 100
 
 func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.Element) (engine.Inserted, error) {
+	for _, kind := range in.Was {
+		if taken, err := p.takenAs(ctx, kind, []string{e.Key}); err != nil || len(taken) > 0 {
+			return engine.Inserted{ID: taken[e.Key], Kind: kind, Existing: true}, err
+		}
+	}
 	q := gen.New(p.DB)
 	for range keyTries {
 		row, err := q.EnqueueKeyed(ctx, gen.EnqueueKeyedParams{
@@ -91,6 +96,9 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	for i, e := range elements {
 		payloads[i] = string(e.Payload)
 	}
+	if elements[0].Key != "" && len(in.Was) > 0 {
+		return p.enqueueRenamed(ctx, in, elements)
+	}
 	if elements[0].Key == "" {
 		ids, err := q.EnqueueMany(ctx, gen.EnqueueManyParams{
 			Payloads: payloads, Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Headers: headers(in),
@@ -121,15 +129,9 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	if len(taken) == 0 {
 		return out, nil
 	}
-	states, err := gen.New(fresh(p.DB)).KeyStates(ctx, gen.KeyStatesParams{Kind: in.Kind, Keys: taken})
+	waiting, err := p.takenAs(ctx, in.Kind, taken)
 	if err != nil {
 		return nil, err
-	}
-	waiting := make(map[string]int64, len(states))
-	for _, s := range states {
-		if !s.Expired && (s.Finished || s.Status == "queued" || s.Status == "running") {
-			waiting[s.Key] = s.JobID
-		}
 	}
 	var rest []int // keys of dead jobs, and of results that have expired
 	for i, e := range elements {
@@ -152,6 +154,57 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	return out, nil
 }
 
+// takenAs tells which of the keys are taken, as keys of kind, and by which jobs.
+func (p Producer) takenAs(ctx context.Context, kind string, keys []string) (map[string]int64, error) {
+	states, err := gen.New(fresh(p.DB)).KeyStates(ctx, gen.KeyStatesParams{Kind: kind, Keys: keys})
+	if err != nil {
+		return nil, err
+	}
+	taken := make(map[string]int64, len(states))
+	for _, s := range states {
+		if !s.Expired && (s.Finished || s.Status == "queued" || s.Status == "running") {
+			taken[s.Key] = s.JobID
+		}
+	}
+	return taken, nil
+}
+
+// enqueueRenamed is enqueueMany for a kind with earlier names: what is taken under one of them is answered first.
+func (p Producer) enqueueRenamed(ctx context.Context, in engine.Insert, elements []engine.Element) ([]engine.Inserted, error) {
+	keys := make([]string, len(elements))
+	for i, e := range elements {
+		keys[i] = e.Key
+	}
+	out := make([]engine.Inserted, len(elements))
+	for _, kind := range in.Was {
+		taken, err := p.takenAs(ctx, kind, keys)
+		if err != nil {
+			return nil, err
+		}
+		for i, e := range elements {
+			if id, is := taken[e.Key]; is && !out[i].Existing {
+				out[i] = engine.Inserted{ID: id, Kind: kind, Existing: true}
+			}
+		}
+	}
+	in.Was = nil
+	var rest []engine.Element
+	var at []int
+	for i, e := range elements {
+		if !out[i].Existing {
+			rest, at = append(rest, e), append(at, i)
+		}
+	}
+	if len(rest) == 0 {
+		return out, nil
+	}
+	got, err := p.enqueueMany(ctx, in, rest)
+	for i, one := range got {
+		out[at[i]] = one
+	}
+	return out, err
+}
+
 // wake is how many idle workers n jobs are worth waking: one for each batch that a worker starts at once.
 func wake(n int) int32 { return int32(n/100 + 1) }
 
@@ -172,13 +225,13 @@ func headers(in engine.Insert) *string {
 	return &s
 }
 
-func (p Producer) State(ctx context.Context, kind string, id int64, key string) (engine.State, error) {
+func (p Producer) State(ctx context.Context, kinds []string, id int64, key string) (engine.State, error) {
 	q := gen.New(fresh(p.DB))
 	if key == "" {
-		row, err := q.JobState(ctx, gen.JobStateParams{ID: id, Kind: kind})
+		row, err := q.JobState(ctx, gen.JobStateParams{ID: id, Kinds: kinds})
 		return engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}, translate(err)
 	}
-	row, err := q.KeyState(ctx, gen.KeyStateParams{Kind: kind, Key: key})
+	row, err := q.KeyState(ctx, gen.KeyStateParams{Kind: kinds[0], Key: key})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return engine.State{}, nil
 	}

@@ -14,14 +14,14 @@ FROM jobgen.job_result r LEFT JOIN jobgen.jobs j ON j.id = r.job_id
 WHERE r.kind = @kind AND r.key = ANY(@keys::text[]);
 
 -- name: JobState :one
--- JobState is KeyState by the job's id. Served by the primary keys and, for a job with a key, by job_result_job.
+-- JobState is KeyState by the job's id, for a job of any of the kinds: a kind and its earlier names. Served by the primary keys and, for a job with a key, by job_result_job.
 SELECT (r.finished_at IS NOT NULL)::bool AS finished, r.result, coalesce(j.status, '')::text AS status,
        coalesce(j.attempt, 0)::int AS attempt, coalesce(j.last_error, '')::text AS last_error
 FROM (SELECT @id::bigint AS id) x
-LEFT JOIN jobgen.jobs j ON j.id = x.id AND j.kind = @kind
+LEFT JOIN jobgen.jobs j ON j.id = x.id AND j.kind = ANY(@kinds::text[])
 LEFT JOIN LATERAL (
-  SELECT a.result, a.finished_at FROM jobgen.job_result a WHERE a.kind = @kind AND a.key = 'job:' || x.id
+  SELECT a.result, a.finished_at FROM jobgen.job_result a WHERE a.kind = ANY(@kinds::text[]) AND a.key = 'job:' || x.id
   UNION ALL
-  SELECT b.result, b.finished_at FROM jobgen.job_result b WHERE b.job_id = x.id AND left(b.key, 4) <> 'job:' AND b.kind = @kind
+  SELECT b.result, b.finished_at FROM jobgen.job_result b WHERE b.job_id = x.id AND left(b.key, 4) <> 'job:' AND b.kind = ANY(@kinds::text[])
   LIMIT 1
 ) r ON true;
