@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -269,6 +270,9 @@ func TestG13UnknownKindsAndNewerVersionsStayQueuedWithoutAnAttempt(t *testing.T)
 	known, newer, unknown := kind("t.known"), kind("t.known"), kind("t.unknown")
 	known.Version, newer.Version = 2, 3
 	older := kind("t.known")
+	upgrade := func(old json.RawMessage) (p task, err error) { return p, json.Unmarshal(old, &p) }
+	known.Upgrade = []func(json.RawMessage) (task, error){upgrade}
+	newer.Upgrade = []func(json.RawMessage) (task, error){upgrade, upgrade}
 	a := enqueue(t, pool, unknown, task{})
 	b := enqueue(t, pool, newer, task{N: 1})
 	enqueueMany(t, pool, known, numbered(200))

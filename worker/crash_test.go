@@ -119,6 +119,9 @@ func TestG8SuspectsRunAloneAndOthersGoOnAfterThem(t *testing.T) {
 		return func(ctx context.Context, j *jobs.Job[task]) error {
 			now <- struct{}{}
 			defer func() { <-now }()
+			if n := len(now); name == "suspect" && n != 1 {
+				t.Errorf("a suspect starts beside %d others", n-1)
+			}
 			if _, err := pool.Exec(ctx, `SELECT pg_sleep(0.1)`); err != nil {
 				return err
 			}

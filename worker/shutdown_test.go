@@ -300,7 +300,7 @@ func TestStartAndStopLeaveNothingBehind(t *testing.T) {
 			return "ok", leave(ctx, db, j.Payload.N, "tx")
 		})
 		book := &logbook{}
-		w, err := worker.New(pool, &reg, worker.Config{Concurrency: 20, Logger: slog.New(slog.NewTextHandler(book, nil))})
+		w, err := worker.New(pool, &reg, worker.Config{Concurrency: 8, Logger: slog.New(slog.NewTextHandler(book, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
