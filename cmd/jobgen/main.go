@@ -47,10 +47,17 @@ A worker implements billing.Handlers and registers it. A kind without a handler 
 # Annotations
 
 There is one //job: line for each concern: kind (required; its name is data for as long as jobs of it are stored), key,
-retry; and defaults, in a package's doc comment. "jobgen help keys" lists what each may say. All of it is strict: a
+retry, cron, was, reserve; and defaults and registry, in a package's doc comment. "jobgen help keys" lists what each may
+say. All of it is strict: a
 misspelt key, a value that cannot be, a line that is not directly above a type, or one that only looks like a
 directive (// job:kind) is an error that tells what to write. A timeout has no default: it is said, for the kind or
 for the package.
+
+Raising the version of a payload (v=2) takes a function that reads what the version before has stored. Until it is written
+the package does not compile; jobgen prints a form of it to paste.
+
+//job:registry, in one package of the module, asks for RegisterAll there, which takes the Handlers of every package of the
+module: a package that is forgotten does not compile.
 
 A payload is an exported struct whose fields have JSON names and come back as they went in. What would not is refused,
 each with what to write instead.
@@ -126,10 +133,10 @@ func run(ctx context.Context, dir string, args []string, stdout, stderr io.Write
 	if len(args) == 0 {
 		args = []string{"."}
 	}
-	outputs, mistakes, err := jobgen.Plan(ctx, dir, args)
-	if err == nil && len(mistakes) == 0 {
+	outputs, diags, err := jobgen.Plan(ctx, dir, args)
+	if err == nil && !jobgen.Stop(diags) {
 		if command == "check" {
-			mistakes = jobgen.Findings(outputs)
+			diags = append(diags, jobgen.Findings(outputs)...)
 		} else {
 			outputs, err = jobgen.Write(outputs)
 		}
@@ -138,10 +145,10 @@ func run(ctx context.Context, dir string, args []string, stdout, stderr io.Write
 		fmt.Fprintln(stderr, "jobgen:", err)
 		return 2
 	}
-	for _, d := range mistakes {
+	for _, d := range diags {
 		fmt.Fprintln(stderr, d.Format(dir))
 	}
-	if len(mistakes) > 0 {
+	if jobgen.Stop(diags) {
 		return 1
 	}
 	if command == "generate" {

@@ -14,6 +14,10 @@ type Diag struct {
 	Pos  token.Position
 	Rule string // stable id, for filters and documentation
 	Msg  string // what is wrong and what to write instead
+	// Note: nothing is wrong here, but something is left to do. It stops nothing.
+	Note bool
+	// Paste is Go code that does what Msg asks for, if there is any.
+	Paste string
 }
 
 // The rules, by the stage that reports them.
@@ -25,6 +29,9 @@ const (
 	ruleValue     = "value"     // a value that cannot be
 	ruleMissing   = "missing"   // something required is not there
 	ruleLater     = "later"     // known, not supported yet
+	ruleUpgrade   = "upgrade"   // a version of a payload that nothing reads
+	ruleReserve   = "reserve"   // a field that must not come back
+	ruleRegistry  = "registry"  // a package that RegisterAll cannot name
 	ruleDuplicate = "duplicate" // one kind declared twice
 	rulePayload   = "payload"   // a type that does not survive being stored as JSON
 	ruleKey       = "key"       // a key that cannot be computed
@@ -36,9 +43,23 @@ const (
 	rulePattern   = "pattern"   // a package that is not ours to generate for
 )
 
-// Format gives the diagnostic as path:line:col: message (rule), the path relative to dir where that is shorter.
+// Format gives the diagnostic as path:line:col: message (rule), the path relative to dir where that is shorter. Code to
+// paste follows, indented.
 func (d Diag) Format(dir string) string {
-	return fmt.Sprintf("%s:%d:%d: %s (%s)", shortPath(dir, d.Pos.Filename), d.Pos.Line, d.Pos.Column, d.Msg, d.Rule)
+	note := ""
+	if d.Note {
+		note = "note: "
+	}
+	s := fmt.Sprintf("%s:%d:%d: %s%s (%s)", shortPath(dir, d.Pos.Filename), d.Pos.Line, d.Pos.Column, note, d.Msg, d.Rule)
+	for line := range strings.Lines(d.Paste) {
+		s += "\n\t" + strings.TrimRight(line, "\n")
+	}
+	return s
+}
+
+// Stop tells whether any of the diagnostics is more than a note.
+func Stop(list []Diag) bool {
+	return slices.ContainsFunc(list, func(d Diag) bool { return !d.Note })
 }
 
 func shortPath(dir, path string) string {
@@ -60,7 +81,12 @@ func (ds *diags) add(pos token.Pos, rule, format string, args ...any) {
 }
 
 func (ds *diags) addAt(pos token.Position, rule, format string, args ...any) {
-	ds.list = append(ds.list, Diag{pos, rule, fmt.Sprintf(format, args...)})
+	ds.list = append(ds.list, Diag{Pos: pos, Rule: rule, Msg: fmt.Sprintf(format, args...)})
+}
+
+// note tells what is left to do, with the code for it.
+func (ds *diags) note(pos token.Pos, rule, paste, format string, args ...any) {
+	ds.list = append(ds.list, Diag{ds.fset.PositionFor(pos, false), rule, fmt.Sprintf(format, args...), true, paste})
 }
 
 // sorted gives the diagnostics in file order, and one only where two kinds lead to the same mistake.

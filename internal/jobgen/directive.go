@@ -1,9 +1,11 @@
 package jobgen
 
 import (
+	"cmp"
 	"go/ast"
 	"go/token"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -159,31 +161,69 @@ func (a *annotation) read(ds *diags, d directive, onPackage bool) {
 	case !v.Package && onPackage:
 		ds.add(d.pos, rulePlacement, "//job:%s describes a type: move it to the type's doc comment", v.Name)
 		return
-	case v.Later:
-		a.at[v.Name] = d.pos
-		ds.add(d.verb.pos, ruleLater, "//job:%s is not supported yet: remove the line", v.Name)
+	case v.Repeats:
+		line := annotation{at: map[string]token.Pos{v.Name: d.pos}}
+		line.readWords(ds, v, d)
+		line.schedule.at = line.at
+		a.schedules = append(a.schedules, line.schedule)
+		if !a.has(v.Name) {
+			a.at[v.Name] = d.pos
+		}
 		return
 	case a.has(v.Name):
 		ds.add(d.pos, ruleRepeated, "a second //job:%s: keep one", v.Name)
 		return
 	}
 	a.at[v.Name] = d.pos
+	a.readWords(ds, v, d)
+}
+
+// readWords adds what stands behind the verb.
+func (a *annotation) readWords(ds *diags, v *verb, d directive) {
 	if d.bad {
 		return
 	}
 	rest := d.words
 	if v.Arg != nil {
-		if len(rest) == 0 || !rest[0].quoted && strings.Contains(rest[0].text, "=") {
-			ds.add(d.verb.pos, ruleMissing, "//job:%s needs %s first: %s", v.Name, v.Arg.Value, v.Arg.Doc)
-		} else {
-			a.at[v.Name+"."+v.Arg.Name] = rest[0].pos
-			a.store(ds, v.Arg, "", rest[0])
-			rest = rest[1:]
-		}
+		rest = a.readArg(ds, v, d)
 	}
 	for _, w := range rest {
 		a.readKey(ds, v, w)
 	}
+}
+
+// readArg adds the word before the keys, or all of them where the verb takes many, and returns what is left.
+func (a *annotation) readArg(ds *diags, v *verb, d directive) (rest []word) {
+	isKey := func(w word) bool { return !w.quoted && strings.Contains(w.text, "=") }
+	n := slices.IndexFunc(d.words, isKey)
+	if n < 0 {
+		n = len(d.words)
+	}
+	args, rest := d.words[:n], d.words[n:]
+	switch {
+	case n == 0:
+		ds.add(d.verb.pos, ruleMissing, "//job:%s needs %s first: %s", v.Name, v.Arg.Value, v.Arg.Doc)
+	case v.Arg.quoted() && !args[0].quoted:
+		ds.add(args[0].pos, ruleValue, "write %s as one word in quotes: //job:%s %q", v.Arg.Value, v.Name, joinWords(args))
+	case v.Arg.many():
+		for _, w := range args {
+			a.at[v.Name+"."+w.text] = w.pos
+			a.store(ds, v.Arg, "", w)
+		}
+	default:
+		a.at[v.Name+"."+v.Arg.Name] = args[0].pos
+		a.store(ds, v.Arg, "", args[0])
+		return d.words[1:]
+	}
+	return rest
+}
+
+func joinWords(words []word) string {
+	var texts []string
+	for _, w := range words {
+		texts = append(texts, w.text)
+	}
+	return strings.Join(texts, " ")
 }
 
 // readKey adds one key=value or flag of verb v.
@@ -224,6 +264,10 @@ func (a *annotation) readKey(ds *diags, v *verb, w word) {
 func (a *annotation) store(ds *diags, k *key, prefix string, w word) {
 	switch err := k.set(a, w.text).(type) {
 	case nil:
+	case errAt:
+		ds.add(w.pos+token.Pos(err.offset), ruleValue, "%v", err)
+	case errWhole:
+		ds.add(w.pos, ruleValue, "%v", err)
 	case errLater:
 		ds.add(w.pos, ruleLater, "%s%s: %v", prefix, w.text, err)
 	default:
@@ -239,9 +283,43 @@ func (a *annotation) complete(ds *diags) {
 			return
 		}
 	}
-	if !a.has("retry") {
-		return
+	a.completeSchedules(ds)
+	if slices.Contains(a.was, a.name) {
+		ds.add(a.at["was."+a.name], ruleDuplicate, "%s is the kind's present name: name only what it was before", a.name)
 	}
+	if a.has("reserve") && !a.has("reserve.fields") {
+		ds.add(a.at["reserve"], ruleMissing, "//job:reserve needs fields=a,b: the JSON names that must not come back")
+	}
+	if a.has("retry") {
+		a.completeRetry(ds)
+	}
+}
+
+// completeSchedules fills in what the schedules leave open. Their names tell them apart, so they must differ.
+func (a *annotation) completeSchedules(ds *diags) {
+	if a.has("cron") && a.has("key") {
+		ds.add(a.at["key"], ruleValue, "a kind on a schedule has no key: every tick carries the same payload, so only the first would run; remove this line, or declare a kind of its own for the schedule")
+	}
+	names := map[string]bool{}
+	for i := range a.schedules {
+		s := &a.schedules[i]
+		_, named := s.at["cron.name"]
+		switch {
+		case !named && len(a.schedules) > 1:
+			ds.add(s.at["cron"], ruleMissing, "one of %d schedules of the kind: give each a name of its own, name=nightly", len(a.schedules))
+			continue
+		case !named:
+			s.name = a.name
+		case names[s.name]:
+			ds.add(s.at["cron.name"], ruleDuplicate, "the kind has a schedule %s already: give this one another name", s.name)
+		}
+		names[s.name] = true
+		s.zone, s.missed = cmp.Or(s.zone, defaultZone), cmp.Or(s.missed, defaultMissed)
+	}
+}
+
+// completeRetry fills in what the line leaves open, and refuses waits that contradict each other.
+func (a *annotation) completeRetry(ds *diags) {
 	if !a.has("retry.backoff") {
 		a.backoff = "exp"
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"go/format"
+	"path"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -29,17 +31,27 @@ func isOurs(src []byte) bool {
 
 // emitter writes one file. Its methods read in the order of the file.
 type emitter struct {
-	buf                              bytes.Buffer
-	context, jobs, pgx, time, worker string // what the file calls its imports
+	buf                                    bytes.Buffer
+	context, jobs, json, pgx, time, worker string          // what the file calls its imports
+	others                                 map[*pkg]string // and the packages that RegisterAll registers
 }
 
-// emit gives the package's jobs_gen.go, a function of nothing but its arguments.
-func emit(p *pkg, s scope, kinds []*kind) ([]byte, error) {
-	e := &emitter{context: s.free("context"), jobs: s.free("jobs"), pgx: s.free("pgx"), time: s.free("time"), worker: s.free("worker")}
+// packageVar lists a package's kinds; every spec names it.
+const packageVar = "jobgenPackage"
+
+// emit gives the package's jobs_gen.go, a function of nothing but its arguments. all are the packages with kinds of the
+// module, for RegisterAll.
+func emit(p *pkg, s scope, kinds []*kind, all []*pkg) ([]byte, error) {
+	e := &emitter{context: s.free("context"), jobs: s.free("jobs"), json: s.free("json"), pgx: s.free("pgx"), time: s.free("time"), worker: s.free("worker")}
+	if p.registry.IsValid() {
+		e.others = registryNames(s, p, all, []string{e.context, e.jobs, e.json, e.pgx, e.time, e.worker})
+	} else {
+		all = nil
+	}
 	e.line("%s", header)
 	e.line("")
 	e.line("package %s", p.name)
-	e.imports(kinds)
+	e.imports(p, kinds, all)
 	e.line("// If this line does not compile, the generator and the library are of different versions. Run:")
 	e.line("//")
 	e.line("//\tgo get github.com/jobgen-go/jobgen@latest && go tool jobgen ./...")
@@ -47,7 +59,13 @@ func emit(p *pkg, s scope, kinds []*kind) ([]byte, error) {
 	for _, k := range kinds {
 		e.kind(k)
 	}
-	e.handlers(kinds)
+	if len(kinds) > 0 {
+		e.handlers(kinds)
+		e.declared(p, kinds)
+	}
+	if p.registry.IsValid() {
+		e.registerAll(p, all)
+	}
 	src, err := format.Source(e.buf.Bytes())
 	if err != nil {
 		return nil, bug("emitted code for package %s does not parse: %w", p.path, err)
@@ -68,20 +86,30 @@ func (e *emitter) line(format string, args ...any) {
 	fmt.Fprintf(&e.buf, format+"\n", args...)
 }
 
-func (e *emitter) imports(kinds []*kind) {
-	tx := false
+func (e *emitter) imports(p *pkg, kinds []*kind, all []*pkg) {
+	tx, upgrades := false, false
 	for _, k := range kinds {
-		tx = tx || k.tx
+		tx, upgrades = tx || k.tx, upgrades || k.version > 1
 	}
 	e.line("import (")
-	e.importAs("context", e.context, "context")
-	e.importAs("time", e.time, "time")
-	e.line("")
+	if len(kinds) > 0 {
+		e.importAs("context", e.context, "context")
+		if upgrades {
+			e.importAs("json", e.json, "encoding/json")
+		}
+		e.importAs("time", e.time, "time")
+		e.line("")
+	}
 	if tx {
 		e.importAs("pgx", e.pgx, pgxPath)
 	}
 	e.importAs("jobs", e.jobs, jobsPath)
 	e.importAs("worker", e.worker, workerPath)
+	for _, q := range all {
+		if q != p {
+			e.importAs(path.Base(q.path), e.others[q], q.path) // the name stands there where the directory does not tell it
+		}
+	}
 	e.line(")")
 }
 
@@ -129,7 +157,13 @@ func (e *emitter) spec(k *kind, result string) {
 	e.line("var %s = &%s.Spec[%s, %s]{", k.specVar(), e.jobs, k.goName, result)
 	e.line("Kind: %sKind,", k.goName)
 	e.line("Queue: %q,", k.queue)
-	e.line("Version: 1,")
+	e.line("Version: %d,", k.version)
+	if k.version > 1 {
+		e.line("Upgrade: []func(%s.RawMessage) (%s, error){%s},", e.json, k.goName, e.upgrades(k))
+	}
+	if len(k.was) > 0 {
+		e.line("Was: []string{%s},", quoted(k.was))
+	}
 	if k.priority != 0 {
 		e.line("Priority: %d,", k.priority)
 	}
@@ -143,7 +177,36 @@ func (e *emitter) spec(k *kind, result string) {
 		form := map[string]string{"exp": "Exponential", "linear": "Linear", "const": "Constant"}[k.backoff]
 		e.line("Backoff: %s.Backoff{Form: %[1]s.%s, Base: %s, Max: %s},", e.jobs, form, e.duration(k.base), e.duration(k.max))
 	}
+	if len(k.schedules) > 0 {
+		e.line("Schedules: []%s.Schedule{", e.jobs)
+		for _, s := range k.schedules {
+			missed := map[string]string{"once": "MissedOnce", "skip": "MissedSkip", "all": "MissedAll"}[s.missed]
+			e.line("{Name: %q, Cron: %q, Zone: %q, Missed: %s.%s},", s.name, s.expr, s.zone, e.jobs, missed)
+		}
+		e.line("},")
+	}
+	e.line("Package: %s,", packageVar)
 	e.line("}")
+}
+
+// upgrades lists the functions that read earlier versions: upgradeChargeCardV1 and so on, which must exist.
+func (e *emitter) upgrades(k *kind) string {
+	var names []string
+	for n := 1; n < k.version; n++ {
+		names = append(names, k.upgradeFunc(n))
+	}
+	return strings.Join(names, ", ")
+}
+
+func quoted(names []string) string {
+	var b strings.Builder
+	for i, name := range names {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Quote(name))
+	}
+	return b.String()
 }
 
 func (e *emitter) builderCalls(parts []keyPart) string {
@@ -185,6 +248,42 @@ func (e *emitter) handlers(kinds []*kind) {
 	e.line("}")
 }
 
+// declared writes what the package declares, handled or not: a worker that serves a queue of it can tell what it lacks.
+func (e *emitter) declared(p *pkg, kinds []*kind) {
+	e.line("")
+	e.line("// %s tells a worker which kinds there are, so that it notices those it has no handler for.", packageVar)
+	e.line("var %s = &%s.Package{", packageVar, e.jobs)
+	e.line("Name: %q,", p.path)
+	e.line("Kinds: []%s.Declared{", e.jobs)
+	for _, k := range kinds {
+		e.line("{Kind: %sKind, Queue: %q},", k.goName, k.queue)
+	}
+	e.line("},")
+	e.line("}")
+}
+
+// registerAll writes what a worker registers the whole module with. Parameters, not a struct: a struct could lack one.
+func (e *emitter) registerAll(p *pkg, all []*pkg) {
+	var params, calls strings.Builder
+	for _, q := range all {
+		qual := e.others[q] + "."
+		if q == p {
+			qual = ""
+		}
+		fmt.Fprintf(&params, "%sHandlers %sHandlers,\n", e.others[q], qual)
+		fmt.Fprintf(&calls, "%sRegister(r, %sHandlers)\n", qual, e.others[q])
+	}
+	e.line("")
+	e.line("// RegisterAll registers every kind of the module: it takes the Handlers of each package that has kinds, in the order of")
+	e.line("// their import paths. Mistakes are reported when the worker is made.")
+	e.line("func RegisterAll(")
+	e.line("r *%s.Registry,", e.worker)
+	e.buf.WriteString(params.String())
+	e.line(") {")
+	e.buf.WriteString(calls.String())
+	e.line("}")
+}
+
 // signature is that of a handler: (context.Context, pgx.Tx, *jobs.Job[P]) (R, error), without Tx or R where there is none.
 func (e *emitter) signature(k *kind) string {
 	tx, returns := "", "error"
@@ -220,6 +319,15 @@ func (k *kind) facts() string {
 	s := fmt.Sprintf("Queue %s, priority %d, attempts %d, timeout %s", k.queue, k.priority, k.attempts, spell(k.timeout))
 	if k.has("retry") {
 		s += fmt.Sprintf(", back-off %s from %s to %s", k.backoff, spell(k.base), spell(k.max))
+	}
+	if k.version > 1 {
+		s += fmt.Sprintf(", version %d", k.version)
+	}
+	if len(k.was) > 0 {
+		s += ", was " + strings.Join(k.was, " ")
+	}
+	for _, c := range k.schedules {
+		s += fmt.Sprintf(", schedule %s at %q %s (missed: %s)", c.name, c.expr, c.zone, c.missed)
 	}
 	if !k.has("key") {
 		return s + ", no key."

@@ -40,11 +40,11 @@ func (v *verb) help(w io.Writer) {
 	if v.Arg != nil {
 		usage += " " + v.Arg.Value
 	}
-	later := ""
-	if v.Later {
-		later = " (not supported yet)"
+	often := ""
+	if v.Repeats {
+		often = " (may be repeated)"
 	}
-	fmt.Fprintf(w, "\n%s%s\n    %s\n", usage, later, v.Doc)
+	fmt.Fprintf(w, "\n%s%s\n    %s\n", usage, often, v.Doc)
 	if v.Arg != nil {
 		fmt.Fprintf(w, "      %-26s %s\n", v.Arg.Name, v.Arg.Doc)
 	}

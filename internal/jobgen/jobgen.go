@@ -9,7 +9,7 @@
 //	write.go      put the files in place, all or none                     effects: writes
 //
 // Every stage reports into one list of diagnostics (diag.go) and goes on, so that one run shows all there is to mend.
-// Nothing is emitted, let alone written, while the list holds anything.
+// Nothing is emitted, let alone written, while the list holds a mistake.
 package jobgen
 
 import (
@@ -19,7 +19,6 @@ import (
 	"go/ast"
 	"go/scanner"
 	"go/token"
-	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -36,7 +35,7 @@ type Output struct {
 }
 
 // Plan works out what the files of the packages named by patterns should hold. It changes nothing. Mistakes in the
-// sources come back as diagnostics, and then there are no outputs; err is for what kept Plan from working at all.
+// sources come back as diagnostics, and then there are no outputs; notes come back beside outputs (see Stop); err is for what kept Plan from working at all.
 func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag, error) {
 	m, err := load(ctx, dir, patterns)
 	if err != nil {
@@ -45,6 +44,7 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 	ds := &diags{fset: m.fset}
 	kinds := readKinds(ds, m)
 	reportDuplicates(ds, kinds)
+	reportRegistries(ds, m)
 
 	r := newResolver(m)
 	for _, k := range kinds {
@@ -57,12 +57,11 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 		return nil, nil, err
 	}
 	var outputs []Output
-	for _, p := range slices.SortedFunc(maps.Values(m.pkgs), func(a, b *pkg) int { return cmp.Compare(a.path, b.path) }) {
+	for _, p := range m.sorted() {
 		if !p.wanted {
 			continue
 		}
-		own := slices.DeleteFunc(slices.Clone(kinds), func(k *kind) bool { return k.pkg != p })
-		out, err := planPackage(ds, r, p, own)
+		out, err := planPackage(ds, r, p, kinds)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -70,15 +69,17 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 			outputs = append(outputs, *out)
 		}
 	}
-	if len(ds.list) > 0 {
-		return nil, ds.sorted(), nil
+	if Stop(ds.list) {
+		outputs = nil
 	}
-	return outputs, nil, nil
+	return outputs, ds.sorted(), nil
 }
 
-// planPackage checks the package's kinds and, as long as nothing at all is wrong, emits its output. Nil: nothing to do.
-func planPackage(ds *diags, r *resolver, p *pkg, kinds []*kind) (*Output, error) {
-	if len(kinds) == 0 {
+// planPackage checks the package's kinds and, as long as nothing at all is wrong, emits its output. all are the kinds of
+// all packages. Nil: nothing to do.
+func planPackage(ds *diags, r *resolver, p *pkg, all []*kind) (*Output, error) {
+	kinds := slices.DeleteFunc(slices.Clone(all), func(k *kind) bool { return k.pkg != p })
+	if len(kinds) == 0 && !p.registry.IsValid() {
 		if isOurs(p.output) {
 			return &Output{Path: p.outputPath(), Old: p.output}, nil
 		}
@@ -88,15 +89,21 @@ func planPackage(ds *diags, r *resolver, p *pkg, kinds []*kind) (*Output, error)
 		k.check(ds, r)
 	}
 	scope := packageScope(r.m, p)
-	reportCollisions(ds, scope, kinds)
+	reportCollisions(ds, scope, p, kinds)
+	for _, k := range kinds {
+		noteUpgrades(ds, scope, k)
+	}
+	if p.registry.IsValid() {
+		checkRegistry(ds, r.m, p, all)
+	}
 	if p.output != nil && !isOurs(p.output) {
 		ds.addAt(token.Position{Filename: p.outputPath(), Line: 1, Column: 1}, ruleOutput,
 			"this file was not written by jobgen (the line %q is missing), so it is left alone: rename it, or delete it to have it generated", header)
 	}
-	if len(ds.list) > 0 {
+	if Stop(ds.list) {
 		return nil, nil
 	}
-	src, err := emit(p, scope, kinds)
+	src, err := emit(p, scope, kinds, registered(p, all))
 	if err != nil {
 		return nil, err
 	}
@@ -150,6 +157,8 @@ func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 				ds.add(a.pos, ruleRepeated, "the package has a doc comment with //job: lines already, in %s: keep them in one place", filepath.Base(defaults.file.path))
 			case a.pkg:
 				defaults = &a
+				p.registry = a.at["registry"]
+				p.name = f.ast.Name.Name // go list may have it from a stale output
 			case a.has("kind.NAME"):
 				kinds = append(kinds, &kind{annotated: a, pkg: p, goName: a.spec.Name.Name})
 			}
@@ -157,7 +166,7 @@ func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 	}
 	for _, k := range kinds {
 		k.inherit(ds, defaults)
-		p.name = k.file.ast.Name.Name // go list may have it from a stale output
+		p.name = k.file.ast.Name.Name
 	}
 	return kinds
 }
@@ -185,6 +194,9 @@ func (k *kind) inherit(ds *diags, defaults *annotated) {
 			k.timeout = defaults.timeout
 		}
 	}
+	if !k.has("kind.v") {
+		k.version = 1
+	}
 	if k.has("key") && !k.has("key.for") {
 		k.keep = defaultKeep
 	}
@@ -192,7 +204,7 @@ func (k *kind) inherit(ds *diags, defaults *annotated) {
 
 // check looks at the types behind the annotation.
 func (k *kind) check(ds *diags, r *resolver) {
-	checkPayload(ds, r, k.pkg, k.goName, k.spec.Name.Pos())
+	checkPayload(ds, r, k.pkg, k.goName, k.spec.Name.Pos(), k.reserved...)
 	if k.result != "" && checkResultName(k.result) == nil {
 		checkPayload(ds, r, k.pkg, k.result, k.at["kind.result"])
 	}
@@ -201,18 +213,43 @@ func (k *kind) check(ds *diags, r *resolver) {
 	}
 }
 
-// reportDuplicates reports, at both places, kinds that two types of one module declare.
+// reportDuplicates reports, at both places, stored names that two types of one module have or had.
 func reportDuplicates(ds *diags, kinds []*kind) {
 	type id struct{ module, name string }
-	first := map[id]*kind{}
-	for _, k := range kinds {
-		other, dup := first[id{k.pkg.module, k.name}]
-		if !dup {
-			first[id{k.pkg.module, k.name}] = k
-			continue
+	type use struct {
+		k   *kind
+		was bool
+	}
+	first := map[id]use{}
+	report := func(name string, here, there use) {
+		other := there.k.pkg.path + "." + there.k.goName
+		switch {
+		case !here.was && !there.was:
+			ds.add(here.k.at["kind.NAME"], ruleDuplicate, "kind %s is also declared by %s: rows of one would be read as the other; rename one", name, other)
+		case !here.was:
+			ds.add(here.k.at["kind.NAME"], ruleDuplicate, "kind %s is also an earlier name of %s: stored jobs could be of either; rename this kind, or take it out of //job:was there", name, other)
+		case !there.was:
+			ds.add(here.k.at["was."+name], ruleDuplicate, "kind %s is also declared by %s: stored jobs could be of either; remove it here, or rename that kind", name, other)
+		default:
+			ds.add(here.k.at["was."+name], ruleDuplicate, "kind %s is also an earlier name of %s: stored jobs could be of either; remove one", name, other)
 		}
-		for _, pair := range [][2]*kind{{k, other}, {other, k}} {
-			ds.add(pair[0].at["kind.NAME"], ruleDuplicate, "kind %s is also declared by %s.%s: rows of one would be read as the other; rename one", k.name, pair[1].pkg.path, pair[1].goName)
+	}
+	claim := func(name string, u use) {
+		other, dup := first[id{u.k.pkg.module, name}]
+		switch {
+		case !dup:
+			first[id{u.k.pkg.module, name}] = u
+		case other.k != u.k: // one kind's own repetitions are reported where they are read
+			report(name, u, other)
+			report(name, other, u)
+		}
+	}
+	for _, k := range kinds {
+		claim(k.name, use{k, false})
+	}
+	for _, k := range kinds {
+		for _, name := range k.was {
+			claim(name, use{k, true})
 		}
 	}
 }
@@ -277,7 +314,7 @@ func (m *module) importName(spec *ast.ImportSpec) string {
 var predeclared = []string{"bool", "error", "int64", "string", "uint64"}
 
 // reportCollisions reports names we are going to declare and the package has already, at the declaration in the way.
-func reportCollisions(ds *diags, s scope, kinds []*kind) {
+func reportCollisions(ds *diags, s scope, p *pkg, kinds []*kind) {
 	taken := func(name, by string) {
 		if pos, ok := s.decls[name]; ok {
 			ds.add(pos, ruleCollision, "jobgen emits %s %s: rename this one", name, by)
@@ -296,8 +333,14 @@ func reportCollisions(ds *diags, s scope, kinds []*kind) {
 			taken(name, "for type "+k.goName)
 		}
 	}
-	taken("Handlers", "for the package")
-	taken("Register", "for the package")
+	if len(kinds) > 0 {
+		taken("Handlers", "for the package")
+		taken("Register", "for the package")
+		taken(packageVar, "for the package")
+	}
+	if p.registry.IsValid() {
+		taken("RegisterAll", "for the module")
+	}
 	for _, name := range predeclared {
 		if pos, ok := s.decls[name]; ok {
 			ds.add(pos, ruleCollision, "emitted code needs the predeclared %s: rename this one", name)

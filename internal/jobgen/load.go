@@ -41,8 +41,9 @@ type pkg struct {
 	main            bool   // the module is ours to write in
 	wanted          bool   // a pattern of the caller names it
 	files           []*file
-	output          []byte // its jobs_gen.go as it is now, nil if there is none
-	listErr         string // why go list could not find it
+	registry        token.Pos // of its //job:registry, if it has one
+	output          []byte    // its jobs_gen.go as it is now, nil if there is none
+	listErr         string    // why go list could not find it
 }
 
 // file is one Go file other than our output.

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -18,11 +19,13 @@ type payloadCheck struct {
 	pkg    *pkg
 	anchor token.Pos       // the last field met in the user's own module
 	seen   map[string]bool // types already walked
+	// reserved are the JSON names that the payload's own fields must not have; nil further down.
+	reserved []string
 }
 
 // checkPayload checks the named type. at is where to report what is wrong with the type as a whole.
-func checkPayload(ds *diags, r *resolver, p *pkg, name string, at token.Pos) {
-	c := &payloadCheck{ds, r, p, at, map[string]bool{}}
+func checkPayload(ds *diags, r *resolver, p *pkg, name string, at token.Pos, reserved ...string) {
+	c := &payloadCheck{ds, r, p, at, map[string]bool{}, reserved}
 	tn, ok := r.check(p).Scope().Lookup(name).(*types.TypeName)
 	switch {
 	case !ok:
@@ -84,8 +87,13 @@ func (c *payloadCheck) structure(path string, s *types.Struct, addressable bool)
 			}
 		}
 	}
+	reserved := c.reserved
+	c.reserved = nil
 	for _, f := range fields {
 		c.anchor = c.at(before, f.v)
+		if slices.ContainsFunc(reserved, func(name string) bool { return strings.EqualFold(name, f.name) }) {
+			c.ds.add(c.anchor, ruleReserve, "%s is %q in JSON, which //job:reserve keeps from coming back: stored jobs may hold it with its old meaning; choose another name", f.path, f.name)
+		}
 		c.value(f.path, f.v.Type(), addressable)
 	}
 }

@@ -213,6 +213,14 @@ func (s *script) command(name string, args []string) error {
 			return errors.New("nothing to replace")
 		}
 		return os.WriteFile(path(2), []byte(strings.ReplaceAll(content(2), args[0], args[1])), 0o666)
+	case "paste": // paste FILE TEXT: write TEXT and, below it, what the last run offered to paste
+		body := args[1] + "\n\n"
+		for line := range strings.Lines(s.stderr) {
+			if code, ok := strings.CutPrefix(line, "\t"); ok {
+				body += code
+			}
+		}
+		return os.WriteFile(path(0), []byte(body), 0o666)
 	case "cd":
 		s.dir = path(0)
 	case "env": // env NAME=VALUE

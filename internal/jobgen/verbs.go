@@ -1,6 +1,7 @@
 package jobgen
 
 import (
+	"errors"
 	"fmt"
 	"go/token"
 	"regexp"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jobgen-go/jobgen/internal/cron"
 )
 
 // verb is one directive, //job:NAME. The table below drives the parser, `jobgen help` and the documentation:
@@ -18,10 +21,11 @@ type verb struct {
 	Doc     string `json:"doc"`
 	Arg     *key   `json:"arg,omitempty"` // the word before the keys
 	Keys    []key  `json:"keys,omitempty"`
-	Later   bool   `json:"later,omitempty"` // recognised, not supported yet
+	Repeats bool   `json:"repeats,omitempty"` // may stand on several lines
 }
 
-// key is one key=value of a verb; a flag is a key without Value.
+// key is one key=value of a verb; a flag is a key without Value. The word before the keys is written as its Value shows:
+// in quotes if that is, several times if that ends in an ellipsis.
 type key struct {
 	Name    string `json:"name"`
 	Value   string `json:"value,omitempty"`   // what to write after the equals sign
@@ -30,6 +34,9 @@ type key struct {
 	// set stores a value in a, or says what it should have been.
 	set func(a *annotation, v string) error
 }
+
+func (k *key) quoted() bool { return strings.HasPrefix(k.Value, `"`) }
+func (k *key) many() bool   { return strings.HasSuffix(k.Value, "…") }
 
 // annotation is what the directives of one place say: of a type, or of a package's doc comment.
 type annotation struct {
@@ -41,13 +48,25 @@ type annotation struct {
 	attempts int
 	timeout  time.Duration
 	result   string
+	version  int
 	tx       bool
 
 	key  []string // Go field paths
 	keep time.Duration
 
+	schedule  schedule   // of the line being read
+	schedules []schedule // of all lines
+	was       []string   // earlier kinds; at["was.NAME"] is where each is written
+	reserved  []string   // JSON names
+
 	backoff   string // exp, linear or const
 	base, max time.Duration
+}
+
+// schedule is one //job:cron line.
+type schedule struct {
+	name, expr, zone, missed string
+	at                       map[string]token.Pos // of this line alone
 }
 
 func (a *annotation) has(what string) bool { _, ok := a.at[what]; return ok }
@@ -59,7 +78,12 @@ const (
 	defaultKeep     = 24 * time.Hour
 	defaultBase     = time.Second
 	defaultMax      = time.Hour
+	defaultZone     = "UTC"
+	defaultMissed   = "once"
 )
+
+// maxVersion is far more than a payload goes through; each version costs a function.
+const maxVersion = 100
 
 // A job's own value, else the package's, else the default: these keys may stand in both places.
 var (
@@ -80,7 +104,8 @@ var verbs = []verb{
 		Keys: []key{queueKey, priorityKey, attemptsKey, timeoutKey,
 			{"result", "Type", "none", "what the handler returns: an exported struct of the same package",
 				func(a *annotation, v string) error { a.result = v; return checkResultName(v) }},
-			{"v", "N", "1", "version of the payload; more than 1 is not supported yet", setVersion},
+			{"v", "1..100", "1", "version of the payload's form; raising it takes a function that reads the version before, upgradeTypeV1",
+				func(a *annotation, v string) (err error) { a.version, err = intIn(v, 1, maxVersion); return }},
 			{"own", "lease|lock", "lease", "how a worker holds the job; lock is not supported yet", setOwn},
 			{"tx", "", "", "the handler gets the transaction that also records its outcome",
 				func(a *annotation, _ string) error { a.tx = true; return nil }},
@@ -99,20 +124,29 @@ var verbs = []verb{
 			{"max", "DURATION", "1h", "the longest wait",
 				func(a *annotation, v string) (err error) { a.max, err = duration(v); return }},
 		}},
-	{Name: "cron", Later: true, Doc: "enqueues the kind on a schedule",
-		Arg: &key{Name: `"EXPR"`, Value: `"EXPR"`, Doc: "five fields, quoted"},
+	{Name: "cron", Repeats: true, Doc: "enqueues the kind on a schedule, with the zero payload; job.ScheduledAt() tells the tick. Not together with key",
+		Arg: &key{`"EXPR"`, `"EXPR"`, "", "minute hour day-of-month month day-of-week, or @hourly, @daily, @weekly, @monthly, @yearly; in quotes",
+			func(a *annotation, v string) error { a.schedule.expr = v; return checkCron(v, "") }},
 		Keys: []key{
-			{Name: "tz", Value: "ZONE", Doc: "the time zone of the schedule"},
-			{Name: "name", Value: "NAME", Doc: "the schedule's stored name"},
-			{Name: "missed", Value: "skip|once|all", Doc: "what to do about ticks that passed unseen"},
+			{"tz", "ZONE", defaultZone, "the time zone of the expression, such as Europe/Berlin",
+				func(a *annotation, v string) error { a.schedule.zone = v; return checkCron("@daily", v) }},
+			{"name", "NAME", "the kind's name", "the schedule's stored name; required with more than one",
+				func(a *annotation, v string) error { a.schedule.name = v; return checkName(v) }},
+			{"missed", "skip|once|all", defaultMissed, "what to do about ticks that passed while no worker ran",
+				func(a *annotation, v string) error { a.schedule.missed = v; return oneOf(v, "skip", "once", "all") }},
 		}},
-	{Name: "was", Later: true, Doc: "names earlier kinds that still decode into this type",
-		Arg: &key{Name: "NAME", Value: "NAME…", Doc: "the earlier kinds"}},
-	{Name: "reserve", Later: true, Doc: "keeps JSON names from ever coming back",
-		Keys: []key{{Name: "fields", Value: "a,b", Doc: "the JSON names"}}},
+	{Name: "was", Doc: "names kinds that this one used to be: stored jobs of theirs still decode into this type and run here",
+		Arg: &key{"NAME", "NAME…", "", "the earlier kinds, one or several",
+			func(a *annotation, v string) error { return a.addWas(v) }}},
+	{Name: "reserve", Doc: "keeps JSON names of removed fields from ever coming back with another meaning",
+		Keys: []key{{"fields", "a,b", "", "the JSON names; required",
+			func(a *annotation, v string) error {
+				a.reserved = strings.Split(v, ",")
+				return checkReserved(a.reserved)
+			}}}},
 	{Name: "defaults", Package: true, Doc: "says what the kinds of the package inherit",
 		Keys: []key{queueKey, priorityKey, attemptsKey, timeoutKey}},
-	{Name: "registry", Package: true, Later: true, Doc: "emits RegisterAll, for every package of the module, here"},
+	{Name: "registry", Package: true, Doc: "emits RegisterAll here: it takes the Handlers of every package of the module, so that none is forgotten. One per module"},
 }
 
 func findVerb(name string) *verb {
@@ -217,12 +251,48 @@ func checkResultName(v string) error {
 	return nil
 }
 
-func setVersion(_ *annotation, v string) error {
-	n, err := intIn(v, 1, 32767)
-	if err == nil && n > 1 {
-		return errLater("versions above 1 are not supported yet: only add fields, or declare a new kind")
+// errWhole is a sentence that names the value itself.
+type errWhole string
+
+func (e errWhole) Error() string { return string(e) }
+
+func checkCron(expr, zone string) error {
+	if _, err := cron.Parse(expr, zone); err != nil {
+		return errWhole(err.Error())
 	}
-	return err
+	return nil
+}
+
+func (a *annotation) addWas(v string) error {
+	if slices.Contains(a.was, v) {
+		return errors.New("is named twice: keep one")
+	}
+	a.was = append(a.was, v)
+	return checkName(v)
+}
+
+// errAt is about what stands so many bytes into the value, and names it.
+type errAt struct {
+	offset int
+	text   string
+}
+
+func (e errAt) Error() string { return e.text }
+
+func checkReserved(names []string) error {
+	offset := 0
+	for i, name := range names {
+		switch {
+		case name == "":
+			return errAt{offset, "an empty name: write the JSON names as fields=a,b, without blanks"}
+		case !validName(name):
+			return errAt{offset, name + " is no JSON name that encoding/json accepts"}
+		case slices.Contains(names[:i], name):
+			return errAt{offset, name + " is named twice: keep one"}
+		}
+		offset += len(name) + 1
+	}
+	return nil
 }
 
 func setOwn(_ *annotation, v string) error {

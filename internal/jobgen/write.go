@@ -20,11 +20,11 @@ func Findings(outputs []Output) (findings []Diag) {
 		switch {
 		case !o.Changed():
 		case o.New == nil:
-			findings = append(findings, Diag{at, ruleOrphan, "the package declares no kinds any more: run go tool jobgen ./... to remove this file"})
+			findings = append(findings, Diag{Pos: at, Rule: ruleOrphan, Msg: "the package declares no kinds any more: run go tool jobgen ./... to remove this file"})
 		case o.Old == nil:
-			findings = append(findings, Diag{at, ruleStale, "this file is missing: run go tool jobgen ./..."})
+			findings = append(findings, Diag{Pos: at, Rule: ruleStale, Msg: "this file is missing: run go tool jobgen ./..."})
 		default:
-			findings = append(findings, Diag{at, ruleStale, "this file is not what the annotations ask for: run go tool jobgen ./..."})
+			findings = append(findings, Diag{Pos: at, Rule: ruleStale, Msg: "this file is not what the annotations ask for: run go tool jobgen ./..."})
 		}
 	}
 	return findings

@@ -26,6 +26,7 @@ var thumbnailSpec = &jobs.Spec[Thumbnail, Picture]{
 	Timeout:     time.Minute,
 	Key:         func(k *jobs.KeyBuilder, p Thumbnail) { k.String(p.Path) },
 	KeepResult:  24 * time.Hour,
+	Package:     jobgenPackage,
 }
 
 // EnqueueThumbnail stores a job that carries payload; within a transaction it commits with it.
@@ -62,4 +63,12 @@ func Register(r *worker.Registry, h Handlers) {
 		return
 	}
 	HandleThumbnail(r, h.Thumbnail)
+}
+
+// jobgenPackage tells a worker which kinds there are, so that it notices those it has no handler for.
+var jobgenPackage = &jobs.Package{
+	Name: "github.com/jobgen-go/jobgen/examples/shop/images",
+	Kinds: []jobs.Declared{
+		{Kind: ThumbnailKind, Queue: "images"},
+	},
 }

@@ -27,6 +27,7 @@ var invoiceSpec = &jobs.Spec[Invoice, Receipt]{
 	Timeout:     30 * time.Second,
 	Key:         func(k *jobs.KeyBuilder, p Invoice) { k.String(p.OrderID) },
 	KeepResult:  24 * time.Hour,
+	Package:     jobgenPackage,
 }
 
 // EnqueueInvoice stores a job that carries payload; within a transaction it commits with it.
@@ -63,4 +64,12 @@ func Register(r *worker.Registry, h Handlers) {
 		return
 	}
 	HandleInvoice(r, h.Invoice)
+}
+
+// jobgenPackage tells a worker which kinds there are, so that it notices those it has no handler for.
+var jobgenPackage = &jobs.Package{
+	Name: "github.com/jobgen-go/jobgen/examples/shop/orders",
+	Kinds: []jobs.Declared{
+		{Kind: InvoiceKind, Queue: "orders"},
+	},
 }
