@@ -85,7 +85,7 @@ func TestG6DifferentFieldsNeverGiveTheSameKey(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	// Texts that look like the key's own syntax, so that a builder that only joined them would be caught.
-	texts := []string{"", "a", "b", "ab", "1", "1:", ":1", "s1:a", "1/s1:a", "/", "\x00", "\xff", "i1:1", "true", "a\x00", "00", "ff"}
+	texts := []string{"", "a", "b", "ab", "1", "1:", ":1", "s1:a", "1/s1:a", "/", "\x00", "\xff", "i1:1", "s:a", "as:b", "as1:b", "i:1", "1i:1", "true", "a\x00", "00", "ff"}
 	zones := []*time.Location{time.UTC, time.FixedZone("east", 3600*14), time.FixedZone("west", -3600*11)}
 	seen, stored := map[string]string{}, map[string]string{}
 	for range 200_000 {

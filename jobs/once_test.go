@@ -122,12 +122,13 @@ func TestG6AnEnqueueThatMeetsTheEndOfItsKeysJob(t *testing.T) {
 		name string
 		// prepare brings the key to where the end begins; step is the statement that ends it, in a transaction.
 		prepare func(f *fixture) engine.Claimed
-		step    func(f *fixture, tx pgx.Tx, c engine.Claimed)
-		commit  bool
+		// step tells whether it is another enqueue that was told it made the job.
+		step   func(f *fixture, tx pgx.Tx, c engine.Claimed) bool
+		commit bool
 	}{
 		{"it succeeds", running, record, true},
 		{"its success is rolled back", running, record, false},
-		{"it dies", running, func(f *fixture, tx pgx.Tx, c engine.Claimed) {
+		{"it dies", running, func(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
 			failed, err := gen.New(tx).Fail(f.ctx(), gen.FailParams{
 				WorkerID: f.worker.ID, Ids: []int64{c.ID}, Fences: []int64{c.Fence}, DelaysUs: []int64{0}, Permanents: []bool{true}, Errors: []string{"no"},
 			})
@@ -135,23 +136,27 @@ func TestG6AnEnqueueThatMeetsTheEndOfItsKeysJob(t *testing.T) {
 			if len(failed) != 1 || !failed[0].Dead {
 				f.Fatalf("failed %+v", failed)
 			}
+			return false
 		}, true},
-		{"it goes back to the queue", running, func(f *fixture, tx pgx.Tx, c engine.Claimed) {
+		{"it goes back to the queue", running, func(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
 			back, err := gen.New(tx).Release(f.ctx(), gen.ReleaseParams{WorkerID: f.worker.ID, Ids: []int64{c.ID}, Fences: []int64{c.Fence}})
 			f.no(err)
 			if len(back) != 1 {
 				f.Fatal("nothing was released")
 			}
+			return false
 		}, true},
 		{"its expired result is purged", expired, purge, true},
 		{"the purge of its expired result is rolled back", expired, purge, false},
-		{"it is dead and another revives it", dead, func(f *fixture, tx pgx.Tx, c engine.Claimed) {
-			_, err := jobs.Enqueue(f.ctx(), tx, keyed, order{ID: "a", Note: "other"})
+		{"it is dead and another revives it", dead, func(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
+			ref, err := jobs.Enqueue(f.ctx(), tx, keyed, order{ID: "a", Note: "other"})
 			f.no(err)
+			return !ref.Existing
 		}, true},
-		{"its result has expired and another enqueues", expired, func(f *fixture, tx pgx.Tx, c engine.Claimed) {
-			_, err := jobs.Enqueue(f.ctx(), tx, keyed, order{ID: "a", Note: "other"})
+		{"its result has expired and another enqueues", expired, func(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
+			ref, err := jobs.Enqueue(f.ctx(), tx, keyed, order{ID: "a", Note: "other"})
 			f.no(err)
+			return !ref.Existing
 		}, true},
 	} {
 		t.Run(end.name, func(t *testing.T) {
@@ -176,6 +181,7 @@ func TestG6AnEnqueueThatMeetsTheEndOfItsKeysJob(t *testing.T) {
 					}()
 					<-g.arrived
 					var got *answer
+					promised := false
 					waiting := true // at the gate
 					// look waits until the statement let through has ended or waits for a lock.
 					look := func() {
@@ -198,7 +204,7 @@ func TestG6AnEnqueueThatMeetsTheEndOfItsKeysJob(t *testing.T) {
 					}
 					for step := range most + 1 {
 						if step == at {
-							end.step(f, tx, c)
+							promised = end.step(f, tx, c)
 						}
 						if step == ends {
 							if end.commit {
@@ -234,6 +240,15 @@ func TestG6AnEnqueueThatMeetsTheEndOfItsKeysJob(t *testing.T) {
 					if live+results != 1 && !(live == 0 && value[bool](t, f.pool, "SELECT count(*) = 1 FROM jobgen.jobs WHERE status = 'dead'") && got.Existing) {
 						t.Errorf("%s: %d jobs and %d results", when, live, results)
 					}
+					if live == 1 {
+						note := value[string](t, f.pool, "SELECT coalesce(payload->>'note', '') FROM jobgen.jobs")
+						if (note == "mine") == got.Existing {
+							t.Errorf("%s: the job's payload is %q, and the answer is %+v", when, note, got)
+						}
+						if promised && end.commit && note != "other" {
+							t.Errorf("%s: the job's payload is %q, and another enqueue was told that it made the job", when, note)
+						}
+					}
 					if id := value[int64](t, f.pool, "SELECT job_id FROM jobgen.job_result"); id != got.ID {
 						t.Errorf("%s: the answer is job %d, the key's job %d", when, got.ID, id)
 					}
@@ -265,7 +280,7 @@ func dead(f *fixture) engine.Claimed {
 }
 
 // record is the completion with a result, on a transaction.
-func record(f *fixture, tx pgx.Tx, c engine.Claimed) {
+func record(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
 	f.Helper()
 	rows, err := gen.New(tx).CompleteRecorded(f.ctx(), gen.CompleteRecordedParams{
 		WorkerID: f.worker.ID, Ids: []int64{c.ID}, Fences: []int64{c.Fence}, Results: []string{"{}"}, KeepUs: []int64{time.Hour.Microseconds()},
@@ -274,11 +289,13 @@ func record(f *fixture, tx pgx.Tx, c engine.Claimed) {
 	if len(rows) != 1 || !rows[0].Recorded {
 		f.Fatalf("completed %+v", rows)
 	}
+	return false
 }
 
 // purge removes the expired result, if the enqueue has not been first.
-func purge(f *fixture, tx pgx.Tx, _ engine.Claimed) {
+func purge(f *fixture, tx pgx.Tx, _ engine.Claimed) bool {
 	f.Helper()
 	_, err := gen.New(tx).PurgeResults(f.ctx(), 10)
 	f.no(err)
+	return false
 }

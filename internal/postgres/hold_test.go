@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -330,5 +331,31 @@ func TestAWorkerThatHoldsSomethingCannotLeaveUnnoticed(t *testing.T) {
 	back, err := f.store.Reclaim(f.ctx(), 10, 5, 0, false)
 	if err != nil || len(back) != 1 || back[0].Worker != busy.ID {
 		t.Errorf("reclaimed %+v, %v", back, err)
+	}
+}
+
+func TestG6AResultLeavesAloneWhatAnotherJobHasRecorded(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	me := f.worker(time.Hour)
+	for key, change := range map[string]string{
+		"taken over": "UPDATE jobgen.job_result SET job_id = -1 WHERE key = $1",
+		"finished":   "UPDATE jobgen.job_result SET finished_at = now(), expires_at = now() + interval '1 h', result = '\"first\"' WHERE key = $1",
+	} {
+		f.insert(engine.Element{Key: key, Payload: []byte("{}")})
+		held := holds(f.claim(me, 1))[0]
+		f.exec(change, key)
+		before := value[string](t, f.pool, "SELECT to_jsonb(r)::text FROM jobgen.job_result r WHERE key = $1", key)
+		success := engine.Success{Hold: held, Record: true, Result: []byte(`"second"`), Keep: time.Hour}
+		err := f.store.InTx(f.ctx(), me.ID, func(_ any, finish func(engine.Success) error) error { return finish(success) })
+		if !errors.Is(err, engine.ErrRecorded) {
+			t.Errorf("%s: a transactional handler's completion gave %v, want ErrRecorded: its effects must not commit", key, err)
+		}
+		if done, err := f.store.Complete(f.ctx(), me.ID, []engine.Success{success}); err != nil || len(done) != 1 {
+			t.Errorf("%s: completed %v, %v: the job itself is done", key, done, err)
+		}
+		if after := value[string](t, f.pool, "SELECT to_jsonb(r)::text FROM jobgen.job_result r WHERE key = $1", key); after != before {
+			t.Errorf("%s: the record was %s and is %s", key, before, after)
+		}
 	}
 }
