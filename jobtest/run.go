@@ -2,6 +2,7 @@ package jobtest
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -32,7 +33,9 @@ func Run(t testing.TB, db *pgxpool.Pool, register func(*worker.Registry)) {
 	var r worker.Registry
 	register(&r)
 	w, err := worker.New(db, &r, worker.Config{
-		Grace: -1, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+		// A transactional handler has a connection of the pool, and may want a second one.
+		Concurrency: int(max(db.Config().MaxConns/2, 1)), Grace: -1,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		t.Fatalf("jobtest: %v", err)
@@ -50,7 +53,7 @@ func Run(t testing.TB, db *pgxpool.Pool, register func(*worker.Registry)) {
 		t.Errorf("jobtest: %v", err)
 	}
 	stop()
-	if err := <-stopped; err != nil {
+	if err := <-stopped; err != nil && !errors.Is(err, context.Canceled) { // it may still have been starting
 		t.Errorf("jobtest: %v", err)
 	}
 }
