@@ -95,11 +95,13 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	} else if err != nil {
 		return err
 	}
-	self := w.identity()
-	if err := w.register(context.WithoutCancel(ctx), self); err != nil {
+	if err := w.declare(start); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return err
 	}
-	if err := w.declare(start); err != nil {
+	self := w.identity()
+	if err := w.register(context.WithoutCancel(ctx), self); err != nil {
 		return err
 	}
 	w.become(self)
