@@ -102,6 +102,21 @@ func TestG3RateFollowsTheJobs(t *testing.T) {
 	}
 }
 
+func TestG3StartingHandlersIsNoSpeed(t *testing.T) {
+	t.Parallel()
+	me := uuid.New()
+	l := newLedger(10)
+	l.own(me, nil)
+	l.add(me, held(me, 1, 9))
+	l.since = time.Now().Add(-2 * time.Millisecond)
+	for range 9 {
+		l.start(context.Background())
+	}
+	if n := l.want(); n != 1 {
+		t.Errorf("with nine of ten slots busy it wants %d", n)
+	}
+}
+
 func TestG4NewIdentityCancelsEverythingAndKeepsNothing(t *testing.T) {
 	t.Parallel()
 	before, after := uuid.New(), uuid.New()
