@@ -66,8 +66,14 @@ each with what to write instead.
 
 	jobgen [packages]         write jobs_gen.go where it is missing or stale, remove it where no kinds are left
 	jobgen check [packages]   change nothing; report what jobgen would change
+	jobgen scaffold [packages]
+	                          write the skeleton of a handler, and a test, for each kind without one
 	jobgen help [topic]       the annotations: keys (all of them), or one verb such as kind
 	jobgen help -json         the same as data
+
+Scaffold writes KIND_handler.go and KIND_handler_test.go for each kind that no function of the module takes a *jobs.Job
+of, and jobs_gen.go as well. The files are yours: scaffold never writes over one. Their methods belong to the type that
+handles the package's other kinds, or to a new type Handler.
 
 Packages are named as for the go command; the default is the package in the current directory. Jobgen reads the sources
 of the module whether they compile or not, so it can be run from nothing. If any package has a mistake, no file of any
@@ -96,6 +102,8 @@ import (
 const usage = `usage:
 	jobgen [packages]         write jobs_gen.go for annotated types
 	jobgen check [packages]   report what jobgen would change (exit 1), change nothing
+	jobgen scaffold [packages]
+	                          write the skeleton of a handler, and a test, for each kind without one
 	jobgen help [topic]       explain annotations; topics: %s
 	jobgen help -json         the table of annotations as data
 `
@@ -118,8 +126,8 @@ func run(ctx context.Context, dir string, args []string, stdout, stderr io.Write
 	command := "generate"
 	if len(args) > 0 {
 		switch args[0] {
-		case "check":
-			command, args = "check", args[1:]
+		case "check", "scaffold":
+			command, args = args[0], args[1:]
 		case "help", "-h", "-help", "--help":
 			return help(args[1:], stdout, stderr)
 		}
@@ -133,7 +141,11 @@ func run(ctx context.Context, dir string, args []string, stdout, stderr io.Write
 	if len(args) == 0 {
 		args = []string{"."}
 	}
-	outputs, diags, err := jobgen.Plan(ctx, dir, args)
+	plan := jobgen.Plan
+	if command == "scaffold" {
+		plan = jobgen.Scaffold
+	}
+	outputs, diags, err := plan(ctx, dir, args)
 	if err == nil && !jobgen.Stop(diags) {
 		if command == "check" {
 			diags = append(diags, jobgen.Findings(outputs)...)
@@ -151,7 +163,7 @@ func run(ctx context.Context, dir string, args []string, stdout, stderr io.Write
 	if jobgen.Stop(diags) {
 		return 1
 	}
-	if command == "generate" {
+	if command != "check" {
 		report(dir, outputs, stdout)
 	}
 	return 0

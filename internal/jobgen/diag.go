@@ -36,6 +36,7 @@ const (
 	rulePayload   = "payload"   // a type that does not survive being stored as JSON
 	ruleKey       = "key"       // a key that cannot be computed
 	ruleCollision = "collision" // an emitted name that is taken
+	ruleScaffold  = "scaffold"  // a handler that has no place to go
 	ruleOutput    = "output"    // a jobs_gen.go that is not ours to write
 	ruleSyntax    = "syntax"    // an annotated file that does not parse
 	ruleStale     = "stale"     // Check: the output is missing or differs

@@ -5,7 +5,10 @@
 //	resolve.go    type-check the declarations that payloads are made of    effects: go list, reads
 //	payload.go    refuse what does not survive being stored as JSON
 //	key.go        find the fields a key is made of
+//	registry.go   find the packages RegisterAll registers
+//	upgrade.go    find the functions that read earlier versions
 //	emit.go       write each package's file, in memory
+//	scaffold.go   write the skeletons of handlers, in memory             effects: looks for files in the way
 //	write.go      put the files in place, all or none                     effects: writes
 //
 // Every stage reports into one list of diagnostics (diag.go) and goes on, so that one run shows all there is to mend.
@@ -37,9 +40,25 @@ type Output struct {
 // Plan works out what the files of the packages named by patterns should hold. It changes nothing. Mistakes in the
 // sources come back as diagnostics, and then there are no outputs; notes come back beside outputs (see Stop); err is for what kept Plan from working at all.
 func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag, error) {
-	m, err := load(ctx, dir, patterns)
+	p, err := plan(ctx, dir, patterns)
 	if err != nil {
 		return nil, nil, err
+	}
+	return p.outputs, p.ds.sorted(), nil
+}
+
+// planned is what a run has worked out. There are no outputs if there is a mistake.
+type planned struct {
+	m       *module
+	kinds   []*kind
+	ds      *diags
+	outputs []Output
+}
+
+func plan(ctx context.Context, dir string, patterns []string) (*planned, error) {
+	m, err := load(ctx, dir, patterns)
+	if err != nil {
+		return nil, err
 	}
 	ds := &diags{fset: m.fset}
 	kinds := readKinds(ds, m)
@@ -54,7 +73,7 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 		}
 	}
 	if err := r.follow(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var outputs []Output
 	for _, p := range m.sorted() {
@@ -63,7 +82,7 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 		}
 		out, err := planPackage(ds, r, p, kinds)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if out != nil {
 			outputs = append(outputs, *out)
@@ -72,7 +91,7 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 	if Stop(ds.list) {
 		outputs = nil
 	}
-	return outputs, ds.sorted(), nil
+	return &planned{m, kinds, ds, outputs}, nil
 }
 
 // planPackage checks the package's kinds and, as long as nothing at all is wrong, emits its output. all are the kinds of

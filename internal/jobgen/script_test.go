@@ -80,7 +80,7 @@ var sharedEnvOnce = sync.OnceValues(func() (*environment, error) {
 	for name, body := range map[string]string{
 		"go.mod": "module example.com/app\n\ngo 1.26\n\nrequire github.com/jobgen-go/jobgen v0.0.0\n\nreplace github.com/jobgen-go/jobgen => " + root + "\n",
 		"go.sum": string(goSum),
-		"a.go":   "package app\n\nimport (\n\t_ \"github.com/google/uuid\"\n\t_ \"" + pgxPath + "\"\n\t_ \"" + jobsPath + "\"\n\t_ \"" + workerPath + "\"\n)\n",
+		"a.go":   "package app\n\nimport (\n\t_ \"github.com/google/uuid\"\n\t_ \"" + pgxPath + "\"\n\t_ \"" + jobsPath + "\"\n\t_ \"" + jobtestPath + "\"\n\t_ \"" + workerPath + "\"\n)\n",
 	} {
 		if err := errors.Join(os.MkdirAll(app, 0o777), os.WriteFile(filepath.Join(app, name), []byte(body), 0o666)); err != nil {
 			return nil, err

@@ -83,6 +83,8 @@ func replaceable(o Output) (fs.FileMode, error) {
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("looking at the old output: %w", err)
+	case o.Old == nil:
+		return 0, fmt.Errorf("%s has appeared while jobgen was at work: run it again", o.Path)
 	case !info.Mode().IsRegular():
 		return 0, fmt.Errorf("%s is not a regular file: move it away", o.Path)
 	case info.Mode()&0o200 == 0:
