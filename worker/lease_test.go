@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -507,13 +508,19 @@ func TestG7WorkerOutlivesConnectionsThatDieSilently(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	slow, network := proxied(t, pool)
+	slow, tap := tapped(t, slow)
 	spec := kind("t.stranded")
 	start(t, slow, worker.Config{Lease: 2 * time.Second, Reclaim: 100 * time.Millisecond}, stampers(pool, spec))
 	enqueue(t, pool, spec, task{N: 1})
-	eventually(t, soon, "the worker is asleep", func() bool {
-		return ran(t, pool, 1) && one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 1
+	eventually(t, soon, "the job ran", func() bool { return ran(t, pool, 1) })
+	// It happens to the claim loop in the middle of its idle round.
+	stranded := make(chan struct{})
+	var once sync.Once
+	tap.before("NextDue", func(ctx context.Context) context.Context {
+		once.Do(func() { network.strand(); close(stranded) })
+		return ctx
 	})
-	network.strand()
+	receive(t, "the connections have died", stranded)
 	enqueue(t, pool, spec, task{N: 2})
 	// A statement is given half a minute.
 	eventually(t, 4*soon, "the worker works again", func() bool { return ran(t, pool, 2) })

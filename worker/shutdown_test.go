@@ -35,6 +35,8 @@ func TestShutdownStoresWhatRunsAndGivesBackWhatDoesNot(t *testing.T) {
 	release := make(chan struct{})
 	var now atomic.Int64
 	// Short jobs first, so that the worker claims ahead; then it is full.
+	enqueueMany(t, pool, quick, numbered(2000))
+	enqueueMany(t, pool, spec, numbered(running+waiting))
 	w := start(t, pool, worker.Config{Concurrency: running}, func(r *worker.Registry) {
 		worker.HandleNone(r, quick, func(context.Context, *jobs.Job[task]) error { return nil })
 		worker.Handle(r, spec, func(ctx context.Context, j *jobs.Job[task]) (string, error) {
@@ -46,8 +48,6 @@ func TestShutdownStoresWhatRunsAndGivesBackWhatDoesNot(t *testing.T) {
 			return "ok", ctx.Err()
 		})
 	})
-	enqueueMany(t, pool, quick, numbered(2000))
-	enqueueMany(t, pool, spec, numbered(running+waiting))
 	eventually(t, soon, "fifty handlers run", func() bool { return now.Load() == running })
 	w.cancel()
 	eventually(t, soon, "what has not started is given back", func() bool {
