@@ -50,7 +50,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal is fatal at once; the server goes away all the same.
 	context.AfterFunc(ctx, stop)
-	if err := run(ctx, o, os.Stdout); err != nil {
+	switch err := run(ctx, o, os.Stdout); {
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "bench: interrupted; nothing is left behind and nothing was written")
+		os.Exit(1)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

@@ -199,7 +199,7 @@ func (l load) since(from load) string {
 	}
 	verdict := "the machine was quiet"
 	if others > 0.05*cores {
-		verdict = "THE MACHINE WAS BUSY: trust the ratios, not the figures"
+		verdict = "THE MACHINE WAS BUSY, so jobs/s and their ratios are worth little; CPU and WAL per job hold"
 	}
 	return fmt.Sprintf("other programs used %.2f of %.0f cores: %s", max(others, 0), cores, verdict)
 }
