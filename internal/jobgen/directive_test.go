@@ -110,3 +110,27 @@ func TestEveryVerbAndKeyIsExplained(t *testing.T) {
 		}
 	}
 }
+
+// The example of each verb has the verb in it, and is accepted.
+func TestEachVerbHasAnExampleThatIsTrue(t *testing.T) {
+	t.Parallel()
+	for _, v := range verbs {
+		t.Run(v.Name, func(t *testing.T) {
+			t.Parallel()
+			_, example, found := strings.Cut(v.manual(), "\nExample:\n")
+			if !found || !strings.Contains(example, "//job:"+v.Name) {
+				t.Fatal("no example")
+			}
+			example = strings.ReplaceAll(example, "\n\t", "\n")
+			if !strings.Contains(example, "\npackage ") {
+				example = "package example\n" + example
+			}
+			dir := t.TempDir()
+			archive{files: []archiveFile{{"example.go", example}}}.extract(t, dir, plainGoMod)
+			outputs, diags, err := Plan(t.Context(), dir, []string{"."})
+			if err != nil || len(diags) > 0 || len(outputs) != 2 {
+				t.Errorf("%d outputs, %v, %v", len(outputs), diags, err)
+			}
+		})
+	}
+}

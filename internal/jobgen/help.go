@@ -1,13 +1,14 @@
 package jobgen
 
 import (
+	"embed"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 )
 
-// Help writes the table of verbs and keys, or of one verb. It reports whether there is such a topic.
+// Help writes the table of verbs and keys, or all there is to say about one verb. It reports whether there is such a topic.
 func Help(w io.Writer, topic string) bool {
 	if topic == "keys" {
 		fmt.Fprint(w, "Annotations are //job: lines in a type's doc comment (defaults and registry: in the package's):\n")
@@ -20,16 +21,34 @@ func Help(w io.Writer, topic string) bool {
 	v := findVerb(topic)
 	if v != nil {
 		v.help(w)
+		fmt.Fprintf(w, "\n%s", v.manual())
 	}
 	return v != nil
 }
 
+//go:embed manual
+var manual embed.FS
+
+// manual is what there is to say about the verb beyond the table, and an example.
+func (v *verb) manual() string {
+	text, _ := manual.ReadFile("manual/" + v.Name + ".txt") // there is one for each verb, see the tests
+	return string(text)
+}
+
 // HelpJSON writes the table for programs.
 func HelpJSON(w io.Writer) error {
+	type topic struct {
+		verb
+		Manual string `json:"manual"`
+	}
+	var topics []topic
+	for _, v := range verbs {
+		topics = append(topics, topic{v, v.manual()})
+	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "\t")
-	return enc.Encode(verbs)
+	return enc.Encode(topics)
 }
 
 // Topics are what Help knows.
