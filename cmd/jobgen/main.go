@@ -65,11 +65,16 @@ each with what to write instead.
 # Commands
 
 	jobgen [packages]         write jobs_gen.go where it is missing or stale, remove it where no kinds are left
-	jobgen check [packages]   change nothing; report what jobgen would change
+	jobgen check [packages]   change nothing; report what jobgen would change, and what is not compatible with stored jobs;
+	                          -format text|json|github
+	jobgen accept RULE KIND[.FIELD] -reason "…"
+	                          allow one incompatible change, as check reports it
+	jobgen forget KIND [-checked]
+	                          drop a removed kind from the lock; without -checked, tell what to check first
 	jobgen scaffold [packages]
 	                          write the skeleton of a handler, and a test, for each kind without one
-	jobgen help [topic]       the annotations: keys (all of them), or one verb such as kind
-	jobgen help -json         the same as data
+	jobgen help [topic]       the annotations: keys (all of them), or one verb such as kind; what may change: rules, lock
+	jobgen help -json         the annotations as data; jobgen help rules -json: the rules
 
 Scaffold writes KIND_handler.go and KIND_handler_test.go for each kind that no function of the module takes a *jobs.Job
 of, and jobs_gen.go as well. The files are yours: scaffold never writes over one. Their methods belong to the type that
@@ -78,6 +83,15 @@ handles the package's other kinds, or to a new type Handler.
 Packages are named as for the go command; the default is the package in the current directory. Jobgen reads the sources
 of the module whether they compile or not, so it can be run from nothing. If any package has a mistake, no file of any
 package is written. A jobs_gen.go that does not carry jobgen's header is never touched.
+
+# Stored jobs outlive the program
+
+Jobs are read by a later program than the one that stored them. What each kind looks like as stored is in jobs.lock.json,
+one beside each go.mod, which jobgen keeps and you commit. A change that programs before and after it can live with is put
+into the lock in silence (a new field), or with the order of deployment if that matters (a wider integer). One by which
+something stored would be lost or misread (a JSON name changed) is a mistake, and nothing is written: take it back, raise
+the payload's version, or, if no stored job is concerned, allow just this one with jobgen accept. "jobgen help rules"
+lists what may change, "jobgen help lock" tells what is in the lock and how merges of it go.
 
 # Exit status
 
@@ -94,6 +108,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/jobgen-go/jobgen/internal/jobgen"
@@ -101,11 +116,15 @@ import (
 
 const usage = `usage:
 	jobgen [packages]         write jobs_gen.go for annotated types
-	jobgen check [packages]   report what jobgen would change (exit 1), change nothing
+	jobgen check [packages]   report what jobgen would change (exit 1), change nothing; -format text|json|github
+	jobgen accept RULE KIND[.FIELD] -reason "…"
+	                          allow one incompatible change, as check reports it
+	jobgen forget KIND [-checked]
+	                          drop a removed kind from jobs.lock.json
 	jobgen scaffold [packages]
 	                          write the skeleton of a handler, and a test, for each kind without one
 	jobgen help [topic]       explain annotations; topics: %s
-	jobgen help -json         the table of annotations as data
+	jobgen help -json         the table of annotations as data; jobgen help rules -json: that of changes
 `
 
 func main() {
@@ -128,45 +147,124 @@ func run(ctx context.Context, dir string, args []string, stdout, stderr io.Write
 		switch args[0] {
 		case "check", "scaffold":
 			command, args = args[0], args[1:]
+		case "accept", "forget":
+			return keepLock(ctx, dir, args[0], args[1:], stdout, stderr)
 		case "help", "-h", "-help", "--help":
 			return help(args[1:], stdout, stderr)
 		}
 	}
-	for _, a := range args {
-		if strings.HasPrefix(a, "-") {
-			fmt.Fprintf(stderr, "jobgen: unknown flag %s\n"+usage, a, topics())
-			return 2
-		}
+	known := map[string]bool{}
+	if command == "check" {
+		known["format"] = true
+	}
+	args, flags, err := parse(args, known)
+	if err != nil {
+		fmt.Fprintf(stderr, "jobgen: %v\n"+usage, err, topics())
+		return 2
 	}
 	if len(args) == 0 {
 		args = []string{"."}
+	}
+	if command == "check" {
+		return check(ctx, dir, args, flags["format"], stdout, stderr)
 	}
 	plan := jobgen.Plan
 	if command == "scaffold" {
 		plan = jobgen.Scaffold
 	}
 	outputs, diags, err := plan(ctx, dir, args)
+	return write(dir, outputs, diags, err, stdout, stderr)
+}
+
+// write puts in place what was planned, unless there are mistakes, and says so.
+func write(dir string, outputs []jobgen.Output, diags []jobgen.Diag, err error, stdout, stderr io.Writer) int {
 	if err == nil && !jobgen.Stop(diags) {
-		if command == "check" {
-			diags = append(diags, jobgen.Findings(outputs)...)
-		} else {
-			outputs, err = jobgen.Write(outputs)
-		}
+		outputs, err = jobgen.Write(outputs)
+	}
+	if err == nil {
+		err = jobgen.Report(stderr, "text", dir, diags)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "jobgen:", err)
 		return 2
 	}
-	for _, d := range diags {
-		fmt.Fprintln(stderr, d.Format(dir))
-	}
 	if jobgen.Stop(diags) {
 		return 1
 	}
-	if command != "check" {
-		report(dir, outputs, stdout)
+	report(dir, outputs, stdout)
+	return 0
+}
+
+// check reports as text on the standard error, like every mistake, and in the forms for programs on the standard output.
+func check(ctx context.Context, dir string, packages []string, format string, stdout, stderr io.Writer) int {
+	to := stdout
+	switch {
+	case format == "" || format == "text":
+		to = stderr
+	case !slices.Contains(jobgen.Formats, format):
+		fmt.Fprintf(stderr, "jobgen: no format %q; formats: %s\n", format, strings.Join(jobgen.Formats, ", "))
+		return 2
+	}
+	diags, err := jobgen.Check(ctx, dir, packages)
+	if err == nil {
+		err = jobgen.Report(to, format, dir, diags)
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintln(stderr, "jobgen:", err)
+		return 2
+	case jobgen.Stop(diags):
+		return 1
 	}
 	return 0
+}
+
+// keepLock is what a person decides about the lock: accept and forget.
+func keepLock(ctx context.Context, dir, command string, args []string, stdout, stderr io.Writer) int {
+	known, want := map[string]bool{"reason": true}, 2
+	if command == "forget" {
+		known, want = map[string]bool{"checked": false}, 1
+	}
+	words, flags, err := parse(args, known)
+	if err == nil && len(words) != want {
+		err = fmt.Errorf("%s takes %s", command, map[string]string{"accept": "a rule and a kind or field", "forget": "a kind"}[command])
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "jobgen: %v\n"+usage, err, topics())
+		return 2
+	}
+	var outputs []jobgen.Output
+	var diags []jobgen.Diag
+	if command == "accept" {
+		outputs, diags, err = jobgen.Accept(ctx, dir, words[0], words[1], flags["reason"])
+	} else {
+		_, checked := flags["checked"]
+		outputs, diags, err = jobgen.Forget(ctx, dir, words[0], checked)
+	}
+	return write(dir, outputs, diags, err, stdout, stderr)
+}
+
+// parse takes the flags out of args, wherever they stand. known tells which there are, and whether they have a value.
+func parse(args []string, known map[string]bool) (words []string, flags map[string]string, err error) {
+	flags = map[string]string{}
+	for i := 0; i < len(args); i++ {
+		name, value, given := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		valued, ok := known[name]
+		switch {
+		case !strings.HasPrefix(args[i], "-"):
+			words = append(words, args[i])
+			continue
+		case !ok || given && !valued:
+			return nil, nil, fmt.Errorf("unknown flag %s", args[i])
+		case valued && !given:
+			if i++; i == len(args) {
+				return nil, nil, fmt.Errorf("-%s needs a value", name)
+			}
+			value = args[i]
+		}
+		flags[name] = value
+	}
+	return words, flags, nil
 }
 
 // report says what was changed, and nothing if that is nothing.
@@ -188,6 +286,12 @@ func help(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) == 0:
 		fmt.Fprintf(stdout, usage, topics())
+		return 0
+	case args[0] == "rules" && len(args) > 1 && args[1] == "-json":
+		if err := jobgen.RulesJSON(stdout); err != nil {
+			fmt.Fprintln(stderr, "jobgen:", err)
+			return 2
+		}
 		return 0
 	case args[0] == "-json":
 		if err := jobgen.HelpJSON(stdout); err != nil {

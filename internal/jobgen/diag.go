@@ -16,11 +16,13 @@ type Diag struct {
 	Msg  string // what is wrong and what to write instead
 	// Note: nothing is wrong here, but something is left to do. It stops nothing.
 	Note bool
+	// Subject is what an incompatible change is of, as accept takes it: KIND[.FIELD].
+	Subject string
 	// Paste is Go code that does what Msg asks for, if there is any.
 	Paste string
 }
 
-// The rules, by the stage that reports them.
+// The rules, by the stage that reports them. Those of changes to what is stored are in rules.go.
 const (
 	ruleNearMiss  = "near-miss" // a comment that looks like a directive and is none
 	rulePlacement = "placement" // a directive that is not on what it describes
@@ -42,6 +44,7 @@ const (
 	ruleStale     = "stale"     // Check: the output is missing or differs
 	ruleOrphan    = "orphan"    // Check: output without kinds
 	rulePattern   = "pattern"   // a package that is not ours to generate for
+	ruleLock      = "lock"      // a lock that cannot be read, or was put together from two sides of a merge
 )
 
 // Format gives the diagnostic as path:line:col: message (rule), the path relative to dir where that is shorter. Code to
@@ -87,7 +90,7 @@ func (ds *diags) addAt(pos token.Position, rule, format string, args ...any) {
 
 // note tells what is left to do, with the code for it.
 func (ds *diags) note(pos token.Pos, rule, paste, format string, args ...any) {
-	ds.list = append(ds.list, Diag{ds.fset.PositionFor(pos, false), rule, fmt.Sprintf(format, args...), true, paste})
+	ds.list = append(ds.list, Diag{Pos: ds.fset.PositionFor(pos, false), Rule: rule, Msg: fmt.Sprintf(format, args...), Note: true, Paste: paste})
 }
 
 // sorted gives the diagnostics in file order, and one only where two kinds lead to the same mistake.
@@ -96,7 +99,7 @@ func (ds *diags) sorted() []Diag {
 		return cmp.Or(cmp.Compare(a.Pos.Filename, b.Pos.Filename), cmp.Compare(a.Pos.Line, b.Pos.Line),
 			cmp.Compare(a.Pos.Column, b.Pos.Column), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Msg, b.Msg))
 	})
-	return slices.CompactFunc(ds.list, func(a, b Diag) bool { return a.Pos == b.Pos && a.Rule == b.Rule })
+	return slices.CompactFunc(ds.list, func(a, b Diag) bool { return a.Pos == b.Pos && a.Rule == b.Rule && a.Subject == b.Subject })
 }
 
 // didYouMean is "; did you mean x?" for the candidate nearest to got, or nothing if none is near.

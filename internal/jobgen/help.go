@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -16,6 +17,14 @@ func Help(w io.Writer, topic string) bool {
 			v.help(w)
 		}
 		fmt.Fprint(w, "\nA DURATION is Go's (30s, 1h30m) with d for days before it (30d). A NAME is lower-case words joined by dots.\n")
+		return true
+	}
+	switch topic {
+	case "rules":
+		helpRules(w)
+		return true
+	case "lock":
+		fmt.Fprint(w, lockManual)
 		return true
 	}
 	v := findVerb(topic)
@@ -52,7 +61,9 @@ func HelpJSON(w io.Writer) error {
 }
 
 // Topics are what Help knows.
-func Topics() []string { return append([]string{"keys"}, verbNames()...) }
+func Topics() []string {
+	return slices.Concat([]string{"keys"}, verbNames(), []string{"rules", "lock"})
+}
 
 func (v *verb) help(w io.Writer) {
 	usage := "//job:" + v.Name

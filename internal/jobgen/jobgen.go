@@ -8,6 +8,8 @@
 //	registry.go   find the packages RegisterAll registers
 //	upgrade.go    find the functions that read earlier versions
 //	emit.go       write each package's file, in memory
+//	guard.go      compare with the lock what is stored of a kind          effects: reads
+//	              (wire.go: its form; lock.go: the file; rules.go: what may change; compare.go: what has changed)
 //	scaffold.go   write the skeletons of handlers, in memory             effects: looks for files in the way
 //	write.go      put the files in place, all or none                     effects: writes
 //
@@ -49,49 +51,62 @@ func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag,
 
 // planned is what a run has worked out. There are no outputs if there is a mistake.
 type planned struct {
-	m       *module
-	kinds   []*kind
-	ds      *diags
-	outputs []Output
+	m         *module
+	r         *resolver
+	kinds     []*kind
+	ds        *diags
+	generated []Output // also if the only mistakes are incompatible changes
+	outputs   []Output
 }
 
 func plan(ctx context.Context, dir string, patterns []string) (*planned, error) {
-	m, err := load(ctx, dir, patterns)
+	p, err := resolve(ctx, dir, patterns)
 	if err != nil {
 		return nil, err
 	}
-	ds := &diags{fset: m.fset}
-	kinds := readKinds(ds, m)
-	reportDuplicates(ds, kinds)
-	reportRegistries(ds, m)
-
-	r := newResolver(m)
-	for _, k := range kinds {
-		if k.pkg.wanted {
-			r.want(k.pkg, k.goName)
-			r.want(k.pkg, k.result)
-		}
-	}
-	if err := r.follow(ctx); err != nil {
-		return nil, err
-	}
-	var outputs []Output
-	for _, p := range m.sorted() {
-		if !p.wanted {
+	for _, pkg := range p.m.sorted() {
+		if !pkg.wanted {
 			continue
 		}
-		out, err := planPackage(ds, r, p, kinds)
+		out, err := planPackage(p.ds, p.r, pkg, p.kinds)
 		if err != nil {
 			return nil, err
 		}
 		if out != nil {
-			outputs = append(outputs, *out)
+			p.generated = append(p.generated, *out)
 		}
 	}
-	if Stop(ds.list) {
-		outputs = nil
+	if Stop(p.ds.list) {
+		p.generated = nil
+		return p, nil
 	}
-	return &planned{m, kinds, ds, outputs}, nil
+	locks, err := planLocks(p)
+	if err != nil {
+		return nil, err
+	}
+	if !Stop(p.ds.list) {
+		p.outputs = append(p.generated, locks...)
+	}
+	return p, nil
+}
+
+// resolve reads the annotations and finds the types behind them.
+func resolve(ctx context.Context, dir string, patterns []string) (*planned, error) {
+	m, err := load(ctx, dir, patterns)
+	if err != nil {
+		return nil, err
+	}
+	p := &planned{m: m, r: newResolver(m), ds: &diags{fset: m.fset}}
+	p.kinds = readKinds(p.ds, m)
+	reportDuplicates(p.ds, p.kinds)
+	reportRegistries(p.ds, m)
+	for _, k := range p.kinds {
+		if k.pkg.wanted {
+			p.r.want(k.pkg, k.goName)
+			p.r.want(k.pkg, k.result)
+		}
+	}
+	return p, p.r.follow(ctx)
 }
 
 // planPackage checks the package's kinds and, as long as nothing at all is wrong, emits its output. all are the kinds of
@@ -149,6 +164,7 @@ func readKinds(ds *diags, m *module) (kinds []*kind) {
 			into = &diags{fset: ds.fset}
 		}
 		kinds = append(kinds, readPackage(into, m, p)...)
+		p.broken = !p.wanted && len(into.list) > 0
 	}
 	slices.SortFunc(kinds, func(a, b *kind) int {
 		return cmp.Or(cmp.Compare(a.pkg.path, b.pkg.path), cmp.Compare(a.goName, b.goName))

@@ -38,7 +38,9 @@ type module struct {
 type pkg struct {
 	path, name, dir string
 	module          string // of the module path, "" for the standard library
+	moduleDir       string // its root, if it is ours
 	main            bool   // the module is ours to write in
+	broken          bool   // not wanted, and its annotations have mistakes: kinds may be missing
 	wanted          bool   // a pattern of the caller names it
 	files           []*file
 	registry        token.Pos // of its //job:registry, if it has one
@@ -65,8 +67,8 @@ type listed struct {
 	Match                                                        []string
 	GoFiles, CgoFiles, IgnoredGoFiles, TestGoFiles, XTestGoFiles []string
 	Module                                                       *struct {
-		Path string
-		Main bool
+		Path, Dir string
+		Main      bool
 	}
 	Error *struct{ Err string }
 }
@@ -152,6 +154,9 @@ func (m *module) add(l listed) *pkg {
 	p := &pkg{path: l.ImportPath, name: l.Name, dir: l.Dir}
 	if l.Module != nil {
 		p.module, p.main = l.Module.Path, l.Module.Main
+		if p.main {
+			p.moduleDir = l.Module.Dir
+		}
 	}
 	if l.Error != nil {
 		p.listErr = l.Error.Err

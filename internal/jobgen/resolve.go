@@ -123,6 +123,7 @@ func (r *resolver) visit(s symbol) {
 		r.mention(s.pkg, m.file, m.node.(*ast.FuncDecl).Type)
 	}
 	if d.spec != nil {
+		r.mentionConstants(s.pkg, ix, s.name)
 		if _, isStruct := d.spec.Type.(*ast.StructType); isStruct && len(methods) > 0 {
 			return // opaque: what it is made of never reaches the wire
 		}

@@ -19,6 +19,12 @@ func Findings(outputs []Output) (findings []Diag) {
 		at := token.Position{Filename: o.Path, Line: 1, Column: 1}
 		switch {
 		case !o.Changed():
+		case filepath.Base(o.Path) == LockName && o.New == nil:
+			findings = append(findings, Diag{Pos: at, Rule: ruleOrphan, Msg: "no kinds are left to keep this lock for: run go tool jobgen ./... to remove it"})
+		case filepath.Base(o.Path) == LockName && o.Old == nil:
+			findings = append(findings, Diag{Pos: at, Rule: ruleStale, Msg: "this lock is missing: run go tool jobgen ./... and commit it"})
+		case filepath.Base(o.Path) == LockName:
+			findings = append(findings, Diag{Pos: at, Rule: ruleStale, Msg: "this lock does not say what the sources do: run go tool jobgen ./... and commit it"})
 		case o.New == nil:
 			findings = append(findings, Diag{Pos: at, Rule: ruleOrphan, Msg: "the package declares no kinds any more: run go tool jobgen ./... to remove this file"})
 		case o.Old == nil:
