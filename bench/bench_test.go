@@ -111,7 +111,7 @@ func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.HasPrefix(got, "enqueuemany/river ") || strings.Contains(got, "jobs/s") {
+	if got := out.String(); !strings.HasPrefix(got, "enqueuemany/river ") || strings.Contains(got, "min–max") {
 		t.Errorf("printed:\n%s", got)
 	}
 	if files, _ := os.ReadDir(folder); len(files) > 0 {

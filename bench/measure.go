@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,11 +26,17 @@ var settings = map[string]string{"shared_buffers": "1GB", "max_wal_size": "8GB"}
 // runs in another's wake.
 func measure(ctx context.Context, o options, p *progress) (_ *results, err error) {
 	p.say("starting Postgres")
-	s, err := pgserver.Start(ctx, pgserver.Options{Durable: true, Settings: settings, Label: "bench", IgnoreDatabaseURL: true})
+	var log tail
+	s, err := pgserver.Start(ctx, pgserver.Options{Durable: true, Settings: settings, Label: "bench", IgnoreDatabaseURL: true, Log: &log})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() {
+		if said := log.String(); err != nil && ctx.Err() == nil && said != "" {
+			err = fmt.Errorf("%w; the end of the server's log:\n%s", err, said)
+		}
+		err = errors.Join(err, s.Close())
+	}()
 	conn, err := pgx.Connect(ctx, s.URL)
 	if err != nil {
 		return nil, err
@@ -178,6 +185,26 @@ func (b *bench) backlog(ctx context.Context, t task, e entrant) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	last []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = append(t.last, p...)
+	t.last = t.last[max(0, len(t.last)-2000):]
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.last)
 }
 
 // load is what has been used so far, in seconds: of the machine's CPU, of it by this program and its server, and of time.
