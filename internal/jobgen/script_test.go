@@ -1,42 +1,53 @@
 package jobgen
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Each archive in testdata/script is one behaviour: a module and the commands to run in it, in the language of the go
-// command's own script tests, as far as needed here. See script.commands.
+// Each archive in testdata/script is one behaviour: a module and the commands to run in it, in the language of testscript
+// with the commands below.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	scripts, err := filepath.Glob("testdata/script/*.txtar")
-	if err != nil || len(scripts) == 0 {
-		t.Fatal("no scripts", err)
-	}
-	for _, path := range scripts {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
-			t.Parallel()
-			env := sharedEnv(t)
-			a := readArchive(t, path)
-			s := &script{t: t, dir: t.TempDir(), env: env.vars, jobgen: env.jobgen}
-			a.extract(t, s.dir, env.goMod)
-			if err := os.WriteFile(filepath.Join(s.dir, "go.sum"), env.goSum, 0o666); err != nil {
-				t.Fatal(err)
+	env := sharedEnv(t)
+	testscript.Run(t, testscript.Params{
+		Dir:                "testdata/script",
+		UpdateScripts:      *update,
+		RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			e.Vars = append(e.Vars, env.vars...)
+			write := func(name, body string) error {
+				path := filepath.Join(e.WorkDir, name)
+				if _, err := os.Lstat(path); err == nil {
+					return nil // the script brings its own
+				}
+				return os.WriteFile(path, []byte(body), 0o666)
 			}
-			s.run(a.text)
-		})
-	}
+			return errors.Join(write("go.mod", env.goMod), write("go.sum", string(env.goSum)))
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"jobgen":  func(ts *testscript.TestScript, neg bool, args []string) { run(ts, neg, env.jobgen, args) },
+			"go":      func(ts *testscript.TestScript, neg bool, args []string) { run(ts, neg, "go", args) },
+			"status":  status,
+			"silent":  silent,
+			"replace": replace,
+			"paste":   paste,
+			"age":     age,
+			"aged":    aged,
+			"mode":    mode,
+			"lonely":  lonely,
+		},
+	})
 }
 
 // environment is what all scripts share: the command, built once, and a go.mod that is complete, so that no script has
@@ -118,153 +129,87 @@ func sharedEnv(t testing.TB) *environment {
 	return env
 }
 
-// script runs the lines of an archive's text. A line is a command with its words, perhaps in single quotes; "!" before it means
-// that it must fail; "#" starts a comment.
-type script struct {
-	t              *testing.T
-	dir            string
-	env            []string
-	jobgen         string
-	stdout, stderr string // of the last jobgen or go command
-	status         int
-}
-
-func (s *script) run(text string) {
-	for i, line := range strings.Split(text, "\n") {
-		words := scriptWords(line)
-		if len(words) == 0 {
-			continue
+// run runs a program as exec does, and remembers its exit status.
+func run(ts *testscript.TestScript, neg bool, program string, args []string) {
+	code := 0
+	if err := ts.Exec(program, args...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
 		}
-		wantFailure := words[0] == "!"
-		if wantFailure {
-			words = words[1:]
-		}
-		err := s.command(words[0], words[1:])
-		if (err != nil) != wantFailure {
-			s.t.Fatalf("line %d: %s: %v\nstdout:\n%s\nstderr:\n%s", i+1, line, err, s.stdout, s.stderr)
-		}
+		code = exit.ExitCode()
+	}
+	ts.Setenv("status", strconv.Itoa(code))
+	if neg != (code != 0) {
+		ts.Fatalf("exit status %d", code)
 	}
 }
 
-func scriptWords(line string) (words []string) {
-	line, _, _ = strings.Cut(line, "#")
-	for i, part := range strings.Split(line, "'") {
-		if i%2 == 1 {
-			words = append(words, part)
-		} else {
-			words = append(words, strings.Fields(part)...)
-		}
+// status N: the exit status of the last jobgen or go.
+func status(ts *testscript.TestScript, _ bool, args []string) {
+	if got := ts.Getenv("status"); got != args[0] {
+		ts.Fatalf("exit status %s", got)
 	}
-	return words
 }
 
-// command is the language: what each command asserts is its error.
-func (s *script) command(name string, args []string) error {
-	path := func(i int) string { return filepath.Join(s.dir, args[i]) }
-	content := func(i int) string { b, _ := os.ReadFile(path(i)); return string(b) }
-	switch name {
-	case "jobgen", "go": // run it
-		return s.exec(name, args...)
-	case "status": // status N: the exit status of the last run
-		if want, _ := strconv.Atoi(args[0]); want != s.status {
-			return fmt.Errorf("exit status %d, want %d", s.status, want)
-		}
-	case "stdout": // stdout REGEXP: the last run printed it
-		return matches(s.stdout, args[0])
-	case "stderr":
-		return matches(s.stderr, args[0])
-	case "silent": // the last run printed nothing at all
-		if s.stdout+s.stderr != "" {
-			return errors.New("it is not silent")
-		}
-	case "grep": // grep REGEXP FILE
-		return matches(content(1), args[0])
-	case "cmp": // cmp FILE FILE
-		if content(0) != content(1) {
-			return fmt.Errorf("they differ:\n%s", content(0))
-		}
-	case "exists":
-		for i := range args {
-			if _, err := os.Lstat(path(i)); err != nil {
-				return err
-			}
-		}
-	case "cp":
-		return os.WriteFile(path(1), []byte(content(0)), 0o666)
-	case "mv":
-		return os.Rename(path(0), path(1))
-	case "rm":
-		return os.RemoveAll(path(0))
-	case "mkdir":
-		return os.MkdirAll(path(0), 0o777)
-	case "symlink": // symlink NEW TARGET
-		return os.Symlink(args[1], path(0))
-	case "chmod": // chmod MODE FILE
-		mode, err := strconv.ParseUint(args[0], 8, 32)
-		return errors.Join(err, os.Chmod(path(1), os.FileMode(mode)))
-	case "mode": // mode MODE FILE: what chmod has set
-		info, err := os.Stat(path(1))
-		if err == nil && fmt.Sprintf("%o", info.Mode().Perm()) != args[0] {
-			err = fmt.Errorf("it is %o", info.Mode().Perm())
-		}
-		return err
-	case "replace": // replace OLD NEW FILE
-		if !strings.Contains(content(2), args[0]) {
-			return errors.New("nothing to replace")
-		}
-		return os.WriteFile(path(2), []byte(strings.ReplaceAll(content(2), args[0], args[1])), 0o666)
-	case "paste": // paste FILE TEXT: write TEXT and, below it, what the last run offered to paste
-		body := args[1] + "\n\n"
-		for line := range strings.Lines(s.stderr) {
-			if code, ok := strings.CutPrefix(line, "\t"); ok {
-				body += code
-			}
-		}
-		return os.WriteFile(path(0), []byte(body), 0o666)
-	case "cd":
-		s.dir = path(0)
-	case "env": // env NAME=VALUE
-		s.env = append(slices.Clone(s.env), args[0])
-	case "age": // age FILE: as if last written long ago
-		return os.Chtimes(path(0), longAgo, longAgo)
-	case "aged": // not written since
-		info, err := os.Stat(path(0))
-		if err == nil && !info.ModTime().Equal(longAgo) {
-			err = errors.New("it was written")
-		}
-		return err
-	case "lonely": // no temporary file is left in the directory
-		entries, err := os.ReadDir(path(0))
-		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), ".") {
-				err = errors.Join(err, fmt.Errorf("%s is left", e.Name()))
-			}
-		}
-		return err
-	default:
-		s.t.Fatalf("no command %q", name)
+// silent: the last command printed nothing at all.
+func silent(ts *testscript.TestScript, _ bool, _ []string) {
+	if text := ts.ReadFile("stdout") + ts.ReadFile("stderr"); text != "" {
+		ts.Fatalf("it printed %s", text)
 	}
-	return nil
+}
+
+// replace OLD NEW FILE.
+func replace(ts *testscript.TestScript, _ bool, args []string) {
+	text := ts.ReadFile(args[2])
+	if !strings.Contains(text, args[0]) {
+		ts.Fatalf("there is no %q in %s", args[0], args[2])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[2]), []byte(strings.ReplaceAll(text, args[0], args[1])), 0o666))
+}
+
+// paste FILE TEXT: write TEXT and, below it, what the last command offered to paste.
+func paste(ts *testscript.TestScript, _ bool, args []string) {
+	body := args[1] + "\n\n"
+	for line := range strings.Lines(ts.ReadFile("stderr")) {
+		if code, ok := strings.CutPrefix(line, "\t"); ok {
+			body += code
+		}
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(body), 0o666))
 }
 
 var longAgo = time.Unix(1_000_000_000, 0)
 
-func matches(text, pattern string) error {
-	if !regexp.MustCompile("(?m)" + pattern).MatchString(text) {
-		return fmt.Errorf("no match for %q", pattern)
-	}
-	return nil
+// age FILE: as if last written long ago. aged FILE: it was not written since.
+func age(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.Chtimes(ts.MkAbs(args[0]), longAgo, longAgo))
 }
 
-func (s *script) exec(name string, args ...string) error {
-	if name == "jobgen" {
-		name = s.jobgen
+func aged(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if !info.ModTime().Equal(longAgo) {
+		ts.Fatalf("it was written")
 	}
-	cmd := exec.CommandContext(s.t.Context(), name, args...)
-	cmd.Dir, cmd.Env = s.dir, s.env
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	s.stdout, s.stderr, s.status = stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
-	return err
+}
+
+// mode MODE FILE: what chmod has set.
+func mode(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[1]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%o", info.Mode().Perm()); got != args[0] {
+		ts.Fatalf("it is %s", got)
+	}
+}
+
+// lonely DIR: no temporary file is left there.
+func lonely(ts *testscript.TestScript, _ bool, args []string) {
+	entries, err := os.ReadDir(ts.MkAbs(args[0]))
+	ts.Check(err)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			ts.Fatalf("%s is left", e.Name())
+		}
+	}
 }

@@ -1,16 +1,14 @@
 package jobgen
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// An archive is a text followed by files, each after a line "-- name --": the txtar form. Parsing it takes a few lines,
-// which spares everybody who imports this module a dependency in their module graph.
+// An archive is files in a txtar, or the files of a module that a test makes up.
 type archive struct {
 	text  string
 	files []archiveFile
@@ -19,33 +17,20 @@ type archive struct {
 type archiveFile struct{ name, body string }
 
 func parseArchive(data []byte) (a archive) {
-	into := &a.text
-	for line := range bytes.Lines(data) {
-		if name, ok := fileMark(string(line)); ok {
-			a.files = append(a.files, archiveFile{name: name})
-			into = &a.files[len(a.files)-1].body
-			continue
-		}
-		*into += string(line)
+	parsed := txtar.Parse(data)
+	a.text = string(parsed.Comment)
+	for _, f := range parsed.Files {
+		a.files = append(a.files, archiveFile{f.Name, string(f.Data)})
 	}
 	return a
 }
 
-func fileMark(line string) (name string, ok bool) {
-	line = strings.TrimRight(line, "\n")
-	if !strings.HasPrefix(line, "-- ") || !strings.HasSuffix(line, " --") || len(line) < 7 {
-		return "", false
-	}
-	return strings.TrimSpace(line[3 : len(line)-3]), true
-}
-
 func (a archive) format() []byte {
-	var b bytes.Buffer
-	b.WriteString(a.text)
+	out := txtar.Archive{Comment: []byte(a.text)}
 	for _, f := range a.files {
-		fmt.Fprintf(&b, "-- %s --\n%s", f.name, f.body)
+		out.Files = append(out.Files, txtar.File{Name: f.name, Data: []byte(f.body)})
 	}
-	return b.Bytes()
+	return txtar.Format(&out)
 }
 
 // extract writes the files under dir and a go.mod if the archive has none.
