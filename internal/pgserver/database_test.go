@@ -186,17 +186,22 @@ func TestAnInterruptedTemplateIsMadeAgain(t *testing.T) {
 	s := own(t, Options{})
 	broken := errors.New("broken")
 	_, err := s.Template(t.Context(), "v1", func(ctx context.Context, u string) error {
-		return errors.Join(fill(ctx, u), broken)
+		return errors.Join(exec1(ctx, u, `CREATE TABLE half_way (i int)`), broken)
 	})
 	if !errors.Is(err, broken) {
 		t.Fatalf("error is %v", err)
 	}
-	template, err := s.Template(t.Context(), "v1", fill) // would fail on what the first has left
+	template, err := s.Template(t.Context(), "v1", fill)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.CreateDatabase(t.Context(), template); err != nil {
+	u, _, err := s.CreateDatabase(t.Context(), template)
+	if err != nil {
 		t.Fatal(err)
+	}
+	tables := ask[string](t, u, `SELECT string_agg(tablename, ' ') FROM pg_tables WHERE schemaname = 'public'`)
+	if tables != "filled" {
+		t.Errorf("tables are %s", tables)
 	}
 }
 
@@ -296,8 +301,10 @@ func TestWithoutAnyServerTheErrorNamesThreeWays(t *testing.T) {
 
 func TestLongReasonsStillFitOnAScreen(t *testing.T) {
 	t.Parallel()
-	reason := strings.Repeat("a reason with many words ", 40) + strings.Repeat("/path", 60) + " end"
-	fits(t, (&unavailable{url: reason, binaries: reason, docker: reason}).Error())
+	words, path := strings.Repeat("a reason with many words ", 40), strings.Repeat("/path", 40)
+	for _, reason := range []string{words, path, words + path, path + " " + words} {
+		fits(t, (&unavailable{url: reason, binaries: reason, docker: reason}).Error())
+	}
 }
 
 func fits(t *testing.T, text string) {

@@ -6,28 +6,68 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// TestMain is also the program under test: with JOBGEN_TEST_WITH set, the test binary is with.
+// TestMain is also the program under test, and the commands that it runs.
 func TestMain(m *testing.M) {
-	if os.Getenv("JOBGEN_TEST_WITH") != "" {
+	switch {
+	case len(os.Args) == 2 && (os.Args[1] == "outer" || os.Args[1] == "inner"):
+		os.Exit(command(os.Args[1]))
+	case os.Getenv("JOBGEN_TEST_WITH") != "":
 		os.Exit(run(os.Args[1:], os.Stderr))
 	}
 	os.Exit(m.Run())
+}
+
+// command waits for a signal, says so and returns its exit status. The outer one starts the inner
+// one and says its word after it. Without a signal they end when their standard input does.
+func command(name string) int {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, passedOn...)
+	if name == "outer" {
+		inner := exec.Command(os.Args[0], "inner")
+		inner.Stdin, inner.Stdout, inner.Stderr = os.Stdin, os.Stdout, os.Stderr
+		if _ = inner.Run(); inner.ProcessState.ExitCode() != 5 {
+			return 1
+		}
+		<-signals
+	} else {
+		fmt.Println(os.Getenv("DATABASE_URL"))
+		orphaned := make(chan struct{})
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			close(orphaned)
+		}()
+		select {
+		case <-signals:
+		case <-orphaned:
+			return 1
+		}
+	}
+	fmt.Println(name)
+	if len(signals) > 0 {
+		fmt.Println(name, "again")
+	}
+	return 5
 }
 
 // with is a run of the program. Its standard input is no terminal.
 type with struct {
 	*exec.Cmd
 	out    *bufio.Reader
+	stdin  io.WriteCloser // which commands watch for the end of the test
 	stderr bytes.Buffer
 }
 
@@ -36,6 +76,10 @@ func start(t *testing.T, env []string, args ...string) *with {
 	w := &with{Cmd: exec.Command(os.Args[0], args...)}
 	w.Env = append(append(os.Environ(), "JOBGEN_TEST_WITH=1", "DATABASE_URL=", "JOBGEN_PG="), env...)
 	w.Stderr = &w.stderr
+	var err error
+	if w.stdin, err = w.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	stdout, err := w.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +88,12 @@ func start(t *testing.T, env []string, args ...string) *with {
 	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = w.Process.Kill() })
+	giveUp := func() { _, _ = w.stdin.Close(), w.Process.Kill() }
+	timeout := time.AfterFunc(time.Minute, giveUp)
+	t.Cleanup(func() {
+		timeout.Stop()
+		giveUp()
+	})
 	return w
 }
 
@@ -72,6 +121,16 @@ func answers(url string) bool {
 	return conn.Close(context.Background()) == nil
 }
 
+// folderIn is the folder of a server started from binaries, "" for any other.
+func folderIn(t *testing.T, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Query().Get("host")
+}
+
 func TestCommandGetsAServerAndItsStatusIsPassedOn(t *testing.T) {
 	t.Parallel()
 	w := start(t, nil, "--", "sh", "-c", `echo "$DATABASE_URL"; exit 7`)
@@ -85,11 +144,16 @@ func TestCommandGetsAServerAndItsStatusIsPassedOn(t *testing.T) {
 	if answers(url) {
 		t.Error("the server is still there")
 	}
+	if folder := folderIn(t, url); folder != "" {
+		if _, err := os.Stat(folder); err == nil {
+			t.Errorf("%s is still there", folder)
+		}
+	}
 }
 
 func TestAServerThatIsThereIsUsedAndStays(t *testing.T) {
 	t.Parallel()
-	outer := start(t, nil, "--", "sh", "-c", `echo "$DATABASE_URL"; exec sleep 600`)
+	outer := start(t, nil, "--", os.Args[0], "inner")
 	url := outer.line(t)
 	inner := start(t, []string{"DATABASE_URL=" + url}, "--", "sh", "-c", `echo "$DATABASE_URL"`)
 	if got := inner.line(t); got != url {
@@ -118,10 +182,7 @@ func TestSignalsReachAllProcessesOfTheCommand(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			t.Parallel()
-			w := start(t, nil, "--", "sh", "-c", `
-				trap 'echo outer; exit 5' INT TERM HUP
-				sh -c 'trap "echo inner; exit" INT TERM HUP; echo "$DATABASE_URL"; while :; do sleep 600; done'
-				while :; do sleep 600; done`)
+			w := start(t, nil, "--", os.Args[0], "outer")
 			url := w.line(t)
 			if err := w.Process.Signal(sig); err != nil {
 				t.Fatal(err)
