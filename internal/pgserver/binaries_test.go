@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -193,16 +193,8 @@ func TestNextStartClearsUpWhenTheKeeperWasKilledToo(t *testing.T) {
 		t.Fatal("a server was swept away whose owner lives")
 	}
 
-	keeper, err := exec.Command("pgrep", "-f", "jobgen-pg-keeper "+folder).Output()
-	if err != nil {
+	if err := syscall.Kill(keeperOf(t, folder), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
-	}
-	for _, target := range append(strings.Fields(string(keeper)), "") {
-		if target != "" {
-			if err := exec.Command("kill", "-KILL", target).Run(); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
 	_ = owner.cmd.Process.Kill()
 	_ = owner.cmd.Wait()
@@ -217,6 +209,24 @@ func TestNextStartClearsUpWhenTheKeeperWasKilledToo(t *testing.T) {
 	if exists(folder) {
 		t.Errorf("%s is still there", folder)
 	}
+}
+
+// keeperOf finds the process that will clear up a folder.
+func keeperOf(t *testing.T, folder string) int {
+	t.Helper()
+	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	if commands == nil {
+		t.Skip("no /proc to find the keeper in")
+	}
+	for _, command := range commands {
+		line, _ := os.ReadFile(command)
+		if bytes.HasSuffix(line, []byte("\x00jobgen-pg-keeper\x00"+folder+"\x00")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(command)))
+			return pid
+		}
+	}
+	t.Fatal("no keeper")
+	return 0
 }
 
 // Who keeps the URL keeps the server, also when the Server itself is garbage.
