@@ -195,3 +195,32 @@ func TestAnEnqueueThatFailsLeavesNothing(t *testing.T) {
 	_ = tx.Rollback(f.ctx())
 	f.counts(0, 0)
 }
+
+// All are stored or none, also when keys that are taken need statements of their own; and a transaction that the caller
+// has open on a connection stays open.
+func TestEnqueueManyStoresAllOrNone(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	dead(f)
+	f.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'no'; END$$`)
+	f.exec(`CREATE TRIGGER refuse BEFORE UPDATE ON jobgen.jobs FOR EACH ROW WHEN (old.status = 'dead') EXECUTE FUNCTION refuse()`)
+	conn := f.connect()
+	for name, db := range map[string]jobs.DB{"pool": f.pool, "connection": conn} {
+		if _, err := jobs.EnqueueMany(f.ctx(), db, keyed, []order{{ID: "b"}, {ID: "a"}}); err == nil {
+			t.Errorf("on a %s: no error", name)
+		}
+		f.expect(1, "SELECT count(*) FROM jobgen.jobs")
+		f.expect(1, "SELECT count(*) FROM jobgen.job_result")
+	}
+	f.exec(`DROP TRIGGER refuse ON jobgen.jobs`)
+	if _, err := conn.Exec(f.ctx(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jobs.EnqueueMany(f.ctx(), conn, keyed, []order{{ID: "b"}, {ID: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(f.ctx(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	f.expect(1, "SELECT count(*) FROM jobgen.jobs")
+}

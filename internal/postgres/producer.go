@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/engine"
@@ -29,8 +30,31 @@ func (p Producer) Enqueue(ctx context.Context, in engine.Insert, elements []engi
 		one, err := p.enqueueOne(ctx, in, elements[0])
 		return []engine.Inserted{one}, translate(err)
 	}
-	out, err := p.enqueueMany(ctx, in, elements)
+	var out []engine.Inserted
+	err := p.atomically(ctx, elements[0].Key != "", func(p Producer) (err error) {
+		out, err = p.enqueueMany(ctx, in, elements)
+		return err
+	})
 	return out, translate(err)
+}
+
+// atomically calls fn in a transaction of its own if fn may need several statements and the application has none open.
+func (p Producer) atomically(ctx context.Context, several bool, fn func(Producer) error) error {
+	begin, idle := p.DB.(interface {
+		Begin(ctx context.Context) (pgx.Tx, error)
+	})
+	switch db := p.DB.(type) {
+	case pgx.Tx:
+		idle = false
+	case *pgx.Conn:
+		idle = db.PgConn().TxStatus() == 'I'
+	case *pgxpool.Conn:
+		idle = db.Conn().PgConn().TxStatus() == 'I'
+	}
+	if !several || !idle {
+		return fn(p)
+	}
+	return pgx.BeginFunc(ctx, begin, func(tx pgx.Tx) error { return fn(Producer{DB: tx}) })
 }
 
 func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Element) (engine.Inserted, error) {
