@@ -382,16 +382,11 @@ func (t *treeComparison) moved(path string, outer, inner map[string]*node, back 
 		if len(found) == 0 || 2*len(found) < len(object.fields) {
 			continue
 		}
-		apart, beside := path+"."+pathName(name), path
-		if beside == "" {
-			beside = t.k.goName + " itself"
-		}
-		pos := object.pos
+		const apart, beside = "in an object of their own", "beside its neighbours"
 		if back {
-			pos = outer[found[0]].pos
-			t.put("embedding", apart, apart, beside, pos)
+			t.put("embedding", path+"."+pathName(name), apart, beside, outer[found[0]].pos)
 		} else {
-			t.put("embedding", apart, beside, apart, pos)
+			t.put("embedding", path+"."+pathName(name), beside, apart, object.pos)
 		}
 		delete(inner, name)
 		for _, f := range found {
@@ -406,7 +401,7 @@ func (t *treeComparison) renamed(path string, gone, added map[string]*node) {
 		for _, was := range slices.Sorted(maps.Keys(gone)) {
 			for _, name := range slices.Sorted(maps.Keys(added)) {
 				if f := added[name]; alike(was, name) && (rule == "json-name-case" || f.wire.String() == gone[was].wire.String()) {
-					t.put(rule, path+"."+pathName(name), path+"."+pathName(was), path+"."+pathName(name), f.pos)
+					t.put(rule, path+"."+pathName(name), was, name, f.pos)
 					if rule == "json-name-case" {
 						t.node(path+"."+pathName(name), gone[was], f)
 					}

@@ -154,21 +154,20 @@ func (ch change) message() string {
 	if told == "" {
 		told = "{subject} was {from} and is {to}"
 	}
-	s := told + ": {purpose}; "
-	switch ch.rule.Class {
-	case Staged:
-		s += "{order}; {advice}"
-	default:
-		s += "{advice}"
-	}
+	s := told + ": {purpose}"
 	switch {
-	case ch.rule.Class != Breaking || ch.rule.ID == "kind-removed":
+	case ch.rule.Class == Staged:
+		if s += ". Order of deployment: {order}"; ch.rule.Advice != nothingElse {
+			s += ". {advice}"
+		}
+	case ch.rule.ID == "kind-removed":
+		s += ". {advice}"
 	case ch.upgrade != "":
-		s += "; or raise v= and convert in {upgrade}; or, if no stored {rows} are concerned, {accept}"
+		s += ". {advice}; or raise v= and convert in {upgrade}; or, if no stored {rows} are concerned, {accept}"
 	default:
-		s += "; or, if no stored {rows} are concerned, {accept}"
+		s += ". {advice}; or, if no stored {rows} are concerned, {accept}"
 	}
-	s = strings.NewReplacer("{purpose}", ch.rule.Purpose, "{advice}", ch.rule.Advice, "{order}", ch.rule.Order,
+	s = strings.NewReplacer("{purpose}", ch.rule.Purpose, "{advice}", export(ch.rule.Advice), "{order}", ch.rule.Order,
 		"{accept}", "go tool jobgen accept "+ch.rule.ID+" "+shellWord(ch.subject)+` -reason "…"`).Replace(s)
 	s = strings.NewReplacer("{subject}", ch.subject, "{from}", ch.from, "{to}", ch.to, "{upgrade}", ch.upgrade).Replace(s)
 	return fillSide(s, result)

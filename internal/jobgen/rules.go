@@ -43,7 +43,10 @@ type Rule struct {
 	match func(before, after wire) bool
 }
 
-const readersFirst = "deploy {readers} first, then {writers}"
+const (
+	readersFirst = "deploy {readers} first, then {writers}"
+	nothingElse  = "nothing else to do"
+)
 
 // rules are in the order in which match is tried, within the groups of their subject.
 var rules = []Rule{
@@ -110,15 +113,16 @@ var rules = []Rule{
 		Purpose: "what stored {rows} hold there is lost, and old programs, for which it was always there, read the zero value without an error",
 		Advice:  "put it back with omitempty, deploy that everywhere, and remove it with the next deployment",
 		Example: "Note string `json:\"note\"` deleted"},
-	{ID: "json-name-case", Class: Breaking, Change: "{from} is called {to} now",
-		Purpose: "encoding/json does not mind case, but SQL, other languages and encoding/json/v2 do, and miss what is stored under the old spelling",
+	{ID: "json-name-case", Class: Breaking, Change: "{subject} was called {from}",
+		Purpose: "encoding/json does not mind case, but SQL, other languages and encoding/json/v2 miss what is stored under the old spelling",
 		Advice:  "put the old JSON name back; the Go field can have any name",
 		Example: "`json:\"order_id\"` → `json:\"Order_ID\"`"},
-	{ID: "json-name", Class: Breaking, Change: "{from} seems to be called {to} now",
-		Purpose: "what is stored under the old name is not read any more", Advice: "put the old JSON name back; the Go field can have any name",
+	{ID: "json-name", Class: Breaking, Change: "{subject} seems to be what was called {from}",
+		Purpose: "what is stored under the old name is not read any more",
+		Advice:  "put the old JSON name back (the Go field can have any name); if it is another field, add it in one deployment and remove the old one in another",
 		Example: "`json:\"order_id\"` → `json:\"order\"`"},
-	{ID: "embedding", Class: Breaking, Change: "the fields of {subject} are in {to}, and were in {from}",
-		Purpose: "an embedded struct's fields stand beside its neighbours, a named one's in an object of their own, and one is not read as the other",
+	{ID: "embedding", Class: Breaking, Change: "the fields of {subject} are {to}, and were {from}",
+		Purpose: "what is stored in the one place is not looked for in the other",
 		Advice:  "embed it as before, or name it as before",
 		Example: "Address → Address Address `json:\"address\"`"},
 	{ID: "omit-added", Class: Safe,
@@ -189,10 +193,10 @@ var rules = []Rule{
 		Purpose: "further elements of stored {rows} are dropped without an error", Advice: "keep the length",
 		Example: "[4]int → [2]int", match: func(a, b wire) bool { return a.op == 'a' && b.op == 'a' && a.n > b.n }},
 	{ID: "array-lengthened", Class: Staged,
-		Purpose: "stored {rows} are filled up with zero; old programs drop further elements without an error", Advice: "nothing else to do", Order: readersFirst,
+		Purpose: "stored {rows} are filled up with zero; old programs drop further elements without an error", Advice: nothingElse, Order: readersFirst,
 		Example: "[2]int → [4]int", match: func(a, b wire) bool { return a.op == 'a' && b.op == 'a' && a.n < b.n }},
 	{ID: "array-to-slice", Class: Staged,
-		Purpose: "old programs drop further elements without an error", Advice: "nothing else to do", Order: readersFirst,
+		Purpose: "old programs drop further elements without an error", Advice: nothingElse, Order: readersFirst,
 		Example: "[2]int → []int", match: func(a, b wire) bool { return a.op == 'a' && b.op == '[' }},
 	{ID: "slice-to-array", Class: Breaking,
 		Purpose: "further elements of stored {rows} are dropped without an error", Advice: "keep the slice, and check its length in the handler",
@@ -201,7 +205,7 @@ var rules = []Rule{
 		Purpose: "one value does not decode into a list, nor a list into one value", Advice: "add a field with the list under a new JSON name, and read both",
 		Example: "string → []string", match: func(a, b wire) bool { return a.isList() != b.isList() && !a.is(wireBytes) && !b.is(wireBytes) }},
 	{ID: "map-key-widened", Class: Staged,
-		Purpose: "old programs refuse keys beyond the old type", Advice: "nothing else to do", Order: readersFirst,
+		Purpose: "old programs refuse keys beyond the old type", Advice: nothingElse, Order: readersFirst,
 		Example: "map[int32]string → map[string]string",
 		match: func(a, b wire) bool {
 			return a.op == 'm' && b.op == 'm' && a.name != b.name && (b.name == "string" && !strings.HasPrefix(a.name, "text(") || fits(wire{name: a.name}, wire{name: b.name}))
@@ -233,7 +237,7 @@ var rules = []Rule{
 			return a.isNumber() && b.isString() || b.isNumber() && a.isString()
 		}},
 	{ID: "number-gained", Class: Staged,
-		Purpose: "json.Number holds any number; old programs refuse what is beyond their type", Advice: "nothing else to do", Order: readersFirst,
+		Purpose: "json.Number holds any number; old programs refuse what is beyond their type", Advice: nothingElse, Order: readersFirst,
 		Example: "int64 → json.Number", match: func(a, b wire) bool { return a.isNumber() && b.is(wireNumber) }},
 	{ID: "number-lost", Class: Breaking,
 		Purpose: "stored {rows} may hold any number there, also fractions and what is beyond the new type", Advice: "keep json.Number and convert in the handler",
@@ -245,7 +249,7 @@ var rules = []Rule{
 		Purpose: "int has 64 bits on every platform that servers run on", Advice: "nothing to do, unless a program is built for a 32-bit platform: treat it as narrowed there",
 		Example: "int → int64", match: func(a, b wire) bool { return fits(a, b) && fits(b, a) }},
 	{ID: "int-widened", Class: Staged,
-		Purpose: "old programs refuse numbers beyond the old type", Advice: "nothing else to do", Order: readersFirst,
+		Purpose: "old programs refuse numbers beyond the old type", Advice: nothingElse, Order: readersFirst,
 		Example: "int32 → int64", match: fits},
 	{ID: "int-sign", Class: Breaking,
 		Purpose: "negative numbers do not decode into an unsigned type, nor the largest unsigned ones into a signed type", Advice: "keep the type",
@@ -254,7 +258,7 @@ var rules = []Rule{
 		Purpose: "stored numbers beyond the new type do not decode", Advice: "keep the wider type",
 		Example: "int64 → int32", match: func(a, b wire) bool { return a.isInt() && b.isInt() }},
 	{ID: "float-widened", Class: Staged,
-		Purpose: "old programs round to the old precision without an error, and refuse what is beyond it", Advice: "nothing else to do", Order: readersFirst,
+		Purpose: "old programs round to the old precision without an error, and refuse what is beyond it", Advice: nothingElse, Order: readersFirst,
 		Example: "float32 → float64", match: func(a, b wire) bool { return a.is("float32") && b.is("float64") }},
 	{ID: "float-narrowed", Class: Breaking,
 		Purpose: "stored numbers are rounded without an error, or do not decode", Advice: "keep float64",
