@@ -18,6 +18,7 @@
 package jobgen
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"go/token"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,7 +108,11 @@ func resolve(ctx context.Context, dir string, patterns []string) (*planned, erro
 			p.r.want(k.pkg, k.result)
 		}
 	}
-	return p, p.r.follow(ctx)
+	if err := p.r.follow(ctx); err != nil {
+		return nil, err
+	}
+	p.r.reportBroken(p.ds)
+	return p, nil
 }
 
 // planPackage checks the package's kinds and, as long as nothing at all is wrong, emits its output. all are the kinds of
@@ -172,6 +178,9 @@ func readKinds(ds *diags, m *module) (kinds []*kind) {
 	return kinds
 }
 
+// conflict is the first line of a merge conflict.
+var conflict = regexp.MustCompile(`(?m)^<<<<<<< `)
+
 func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 	var defaults *annotated
 	for _, f := range p.files {
@@ -179,6 +188,11 @@ func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 			continue
 		}
 		m.parse(f)
+		if at := conflict.FindIndex(f.src); at != nil && f.err != nil && p.wanted {
+			line := 1 + bytes.Count(f.src[:at[0]], []byte("\n"))
+			ds.addAt(token.Position{Filename: f.path, Line: line, Column: 1}, ruleSyntax, "merge-conflict markers: resolve the conflict first")
+			continue // what each side says is not what will be
+		}
 		if list, ok := f.err.(scanner.ErrorList); ok && strings.Contains(string(f.src), "//job:") {
 			ds.addAt(list[0].Pos, ruleSyntax, "%s: this file has annotations, mend it first", list[0].Msg)
 		}

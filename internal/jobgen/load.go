@@ -119,7 +119,7 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 	if err != nil {
 		return nil, err
 	}
-	inModule := slices.ContainsFunc(list, func(l listed) bool { return l.Module != nil && l.Module.Main })
+	inModule := slices.ContainsFunc(list, func(l listed) bool { return l.Module != nil && l.Module.Main }) || hasGoMod(dir)
 	m := &module{dir: dir, fset: token.NewFileSet(), pkgs: map[string]*pkg{}}
 	unmatched := slices.Clone(patterns)
 	for _, l := range list {
@@ -147,6 +147,13 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 		return nil, fmt.Errorf("no package matches %s", strings.Join(unmatched, " "))
 	}
 	return m, m.readMain()
+}
+
+// hasGoMod tells whether dir is in a module, for one without packages.
+func hasGoMod(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	parent := filepath.Dir(dir)
+	return err == nil || parent != dir && hasGoMod(parent)
 }
 
 // add turns what go list says into a pkg. The files are read later.
@@ -206,6 +213,9 @@ func (m *module) readMain() error {
 }
 
 func (p *pkg) read() (err error) {
+	if err := p.addUnlisted(); err != nil {
+		return err
+	}
 	for _, f := range p.files {
 		if f.src, err = os.ReadFile(f.path); err != nil {
 			return fmt.Errorf("reading sources: %w", err)
@@ -218,6 +228,25 @@ func (p *pkg) read() (err error) {
 		p.output = []byte{}
 	}
 	return err
+}
+
+// addUnlisted adds the Go files that go list passes over in silence, since it cannot read them or their build constraints.
+// Without them, a package would seem to have fewer kinds.
+func (p *pkg) addUnlisted() error {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil {
+		return fmt.Errorf("reading sources: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		path := filepath.Join(p.dir, name)
+		if !strings.HasSuffix(name, ".go") || name[0] == '_' || name[0] == '.' || name == OutputName || !e.Type().IsRegular() ||
+			slices.ContainsFunc(p.files, func(f *file) bool { return f.path == path }) {
+			continue
+		}
+		p.files = append(p.files, &file{path: path, ignored: true})
+	}
+	return nil
 }
 
 // mentionsJob is the byte search that spares us parsing the files without annotations.

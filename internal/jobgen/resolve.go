@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"go/ast"
+	"go/scanner"
 	"go/token"
 	"go/types"
 	"slices"
@@ -22,6 +23,7 @@ type resolver struct {
 	waiting []symbol        // needs imports that have not been listed
 	unknown map[string]bool // those imports
 	checked map[string]*checked
+	broken  map[*file]bool // declare what was met, and do not parse
 }
 
 // symbol is a name that a payload mentions: of pkg itself or, if from is set, of what file from imports as qual.
@@ -58,7 +60,7 @@ type checked struct {
 var marshalling = map[string]bool{"MarshalJSON": true, "UnmarshalJSON": true, "MarshalText": true, "UnmarshalText": true}
 
 func newResolver(m *module) *resolver {
-	return &resolver{m: m, index: map[*pkg]*index{}, unknown: map[string]bool{}, checked: map[string]*checked{}}
+	return &resolver{m: m, index: map[*pkg]*index{}, unknown: map[string]bool{}, checked: map[string]*checked{}, broken: map[*file]bool{}}
 }
 
 // want asks for a type of p and everything it is made of.
@@ -117,6 +119,9 @@ func (r *resolver) visit(s symbol) {
 		return
 	}
 	ix.keep[d.node] = true
+	if d.file.err != nil {
+		r.broken[d.file] = true
+	}
 	methods := ix.methods[s.name]
 	for _, m := range methods {
 		ix.keep[m.node] = true
@@ -186,6 +191,16 @@ func (r *resolver) imported(f *file, qual string) *pkg {
 		}
 	}
 	return nil
+}
+
+// reportBroken reports the files that declare what payloads are made of and do not parse: what the parser made of them may
+// lack fields.
+func (r *resolver) reportBroken(ds *diags) {
+	for f := range r.broken {
+		if list, ok := f.err.(scanner.ErrorList); ok {
+			ds.addAt(list[0].Pos, ruleSyntax, "%s: payloads are made of what this file declares, mend it first", list[0].Msg)
+		}
+	}
 }
 
 func (r *resolver) indexOf(p *pkg) *index {
@@ -392,7 +407,16 @@ func (r *resolver) lostImport(f *file, qual string) string {
 		if path == "C" {
 			return "it comes from cgo, whose types differ between platforms; write a Go type"
 		}
-		if p := r.m.pkgs[path]; p != nil && p.name == "" {
+		p := r.m.pkgs[path]
+		if p == nil {
+			continue
+		}
+		for _, f := range p.files {
+			if list, ok := f.err.(scanner.ErrorList); ok && !f.test && !f.ignored {
+				return fmt.Sprintf("%s:%d:%d does not parse, %s; mend that first", shortPath(r.m.dir, f.path), list[0].Pos.Line, list[0].Pos.Column, list[0].Msg)
+			}
+		}
+		if p.name == "" {
 			reason, _, _ := strings.Cut(p.listErr, ";")
 			return "there is no package " + path + " (" + strings.TrimSpace(reason) + "); if another generator makes it, run that one first"
 		}

@@ -57,7 +57,7 @@ func Write(outputs []Output) (changed []Output, err error) {
 		if o.New != nil {
 			temps = append(temps, tempPath(o.Path))
 			if err := writeNew(tempPath(o.Path), o.New, mode); err != nil {
-				return nil, fmt.Errorf("writing %s: %w", OutputName, err)
+				return nil, writeError(o.Path, err)
 			}
 		}
 		changed = append(changed, o)
@@ -69,10 +69,17 @@ func Write(outputs []Output) (changed []Output, err error) {
 			err = os.Rename(tempPath(o.Path), o.Path)
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("replacing %s: %w", OutputName, err), restore(changed[:i]))
+			return nil, errors.Join(writeError(o.Path, err), restore(changed[:i]))
 		}
 	}
 	return changed, nil
+}
+
+func writeError(path string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%s cannot be written: its directory is not writable for you", path)
+	}
+	return fmt.Errorf("writing %s: %w", path, err)
 }
 
 // tempPath is in the same directory, for a rename across file systems is a copy; the dot hides it from the go command.
@@ -89,13 +96,20 @@ func replaceable(o Output) (fs.FileMode, error) {
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("looking at the old output: %w", err)
-	case o.Old == nil:
-		return 0, fmt.Errorf("%s has appeared while jobgen was at work: run it again", o.Path)
 	case !info.Mode().IsRegular():
 		return 0, fmt.Errorf("%s is not a regular file: move it away", o.Path)
+	case o.Old == nil:
+		return 0, fmt.Errorf("%s has appeared while jobgen was at work: run it again", o.Path)
 	case info.Mode()&0o200 == 0:
 		return 0, fmt.Errorf("%s is read-only: make it writable (chmod u+w) if jobgen is to replace it", o.Path)
 	}
+	f, err := os.OpenFile(o.Path, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrPermission) {
+		return 0, fmt.Errorf("%s belongs to somebody else and is not writable for you: make it yours (chown) if jobgen is to replace it", o.Path)
+	} else if err != nil {
+		return 0, fmt.Errorf("looking at the old output: %w", err)
+	}
+	_ = f.Close() // nothing was written
 	return info.Mode().Perm(), nil
 }
 
