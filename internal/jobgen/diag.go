@@ -47,6 +47,9 @@ const (
 	ruleLock      = "lock"      // a lock that cannot be read, or was put together from two sides of a merge
 )
 
+// unparsed is said of a file from which something is needed, with the parser's words.
+const unparsed = "%s: this file declares kinds, or what payloads are made of: mend it first"
+
 // Format gives the diagnostic as path:line:col: message (rule), the path relative to dir where that is shorter. Code to
 // paste follows, indented.
 func (d Diag) Format(dir string) string {

@@ -128,7 +128,7 @@ func TestEachVerbHasAnExampleThatIsTrue(t *testing.T) {
 			dir := t.TempDir()
 			archive{files: []archiveFile{{"example.go", example}}}.extract(t, dir, plainGoMod)
 			outputs, diags, err := Plan(t.Context(), dir, []string{"."})
-			if err != nil || len(diags) > 0 || len(outputs) != 2 {
+			if err != nil || len(diags) > 0 || len(outputs) == 0 {
 				t.Errorf("%d outputs, %v, %v", len(outputs), diags, err)
 			}
 		})

@@ -194,7 +194,7 @@ func readPackage(ds *diags, m *module, p *pkg) (kinds []*kind) {
 			continue // what each side says is not what will be
 		}
 		if list, ok := f.err.(scanner.ErrorList); ok && strings.Contains(string(f.src), "//job:") {
-			ds.addAt(list[0].Pos, ruleSyntax, "%s: this file has annotations, mend it first", list[0].Msg)
+			ds.addAt(list[0].Pos, ruleSyntax, unparsed, list[0].Msg)
 		}
 		for _, a := range readAnnotations(ds, f) {
 			switch {

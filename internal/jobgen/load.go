@@ -14,6 +14,7 @@ import (
 	"go/types"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,7 +116,7 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 			return nil, fmt.Errorf("%s is a file: name its package, ./%s", p, filepath.ToSlash(filepath.Dir(p)))
 		}
 	}
-	list, err := goList(ctx, dir, append(slices.Clone(patterns), "work")...)
+	list, err := list(ctx, dir, patterns)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +148,52 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 		return nil, fmt.Errorf("no package matches %s", strings.Join(unmatched, " "))
 	}
 	return m, m.readMain()
+}
+
+// list asks go list for what the patterns match and for the rest of the main module, "work". To expand ./..., go list
+// reads every file, though it finds the same packages as for "work", where it does not: with 500 packages that is 350 of
+// 550 ms. So such patterns are matched here, and only those that match nothing, as below a testdata, are go list's.
+func list(ctx context.Context, dir string, patterns []string) ([]listed, error) {
+	trees := map[string]string{}
+	others := []string{"work"}
+	for _, p := range patterns {
+		if tree := localTree(dir, p); tree != "" {
+			trees[p] = tree
+		} else {
+			others = append(others, p)
+		}
+	}
+	list, err := goList(ctx, dir, others...)
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range list {
+		for p, tree := range trees {
+			if l.Module != nil && l.Module.Main && (l.Dir == tree || strings.HasPrefix(l.Dir, tree+string(filepath.Separator))) {
+				list[i].Match = append(list[i].Match, p)
+			}
+		}
+	}
+	for _, l := range list {
+		for _, p := range l.Match {
+			delete(trees, p)
+		}
+	}
+	if len(trees) == 0 {
+		return list, nil
+	}
+	rest, err := goList(ctx, dir, slices.Collect(maps.Keys(trees))...)
+	return append(list, rest...), err
+}
+
+// localTree is the directory that a pattern such as ./billing/... stands for; "" for other patterns.
+func localTree(dir, pattern string) string {
+	base, ok := strings.CutSuffix(filepath.ToSlash(pattern), "/...")
+	local := base == "." || base == ".." || strings.HasPrefix(base, "./") || strings.HasPrefix(base, "../")
+	if !ok || !local || strings.Contains(base, "...") {
+		return ""
+	}
+	return filepath.Join(dir, base)
 }
 
 // hasGoMod tells whether dir is in a module, for one without packages.

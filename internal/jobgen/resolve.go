@@ -198,7 +198,7 @@ func (r *resolver) imported(f *file, qual string) *pkg {
 func (r *resolver) reportBroken(ds *diags) {
 	for f := range r.broken {
 		if list, ok := f.err.(scanner.ErrorList); ok {
-			ds.addAt(list[0].Pos, ruleSyntax, "%s: payloads are made of what this file declares, mend it first", list[0].Msg)
+			ds.addAt(list[0].Pos, ruleSyntax, unparsed, list[0].Msg)
 		}
 	}
 }
