@@ -42,7 +42,8 @@ type Output struct {
 }
 
 // Plan works out what the files of the packages named by patterns should hold. It changes nothing. Mistakes in the
-// sources come back as diagnostics, and then there are no outputs; notes come back beside outputs (see Stop); err is for what kept Plan from working at all.
+// sources come back as diagnostics, and then there are no outputs; notes come back beside outputs (see Stop); err is for
+// what kept Plan from working at all.
 func Plan(ctx context.Context, dir string, patterns []string) ([]Output, []Diag, error) {
 	p, err := plan(ctx, dir, patterns)
 	if err != nil {

@@ -137,7 +137,11 @@ type home struct {
 func homeOf(ds *diags, m *module, k *kind, own []*kind, found map[*kind][]handler) (home, bool) {
 	var types []handler
 	for _, other := range own {
-		for _, h := range found[other] {
+		methods := slices.DeleteFunc(slices.Clone(found[other]), func(h handler) bool { return h.typ == "" })
+		if len(methods) == 0 {
+			methods = found[other] // functions; beside methods, those are what wraps handlers
+		}
+		for _, h := range methods {
 			if h.typ == "" {
 				ds.add(k.spec.Name.Pos(), ruleScaffold, "%s is handled by a function (%s) and not by a method, so there is no type for %s to go to: write its handler where that one is", other.goName, ds.place(h.pos), k.goName)
 				return home{}, false
