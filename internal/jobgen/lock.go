@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"go/token"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -167,23 +166,20 @@ func splitConflict(text string) (ours, theirs, base string, conflict bool) {
 // (merge=union in .gitattributes), and is decided like a conflict.
 func parseLock(data []byte) (*lock, error) {
 	l, twice := newLock(), newLock()
-	dec := json.NewDecoder(bytes.NewReader(data))
 	fail := func(offset int64, format string, args ...any) error {
 		line, col := position(data, offset)
 		return &lockError{line, col, fmt.Sprintf(format, args...)}
 	}
-	syntax := func(err error) error {
-		offset, msg := int64(len(bytes.TrimRight(data, " \n\r\t"))), "it ends too early"
-		if se, ok := errors.AsType[*json.SyntaxError](err); ok && !errors.Is(err, io.ErrUnexpectedEOF) && se.Offset < int64(len(data)) {
-			offset, msg = se.Offset-1, se.Error()
-		} else if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !ok {
-			offset, msg = dec.InputOffset(), err.Error()
+	// Checked as a whole first, for a decoder does not tell exactly where an error is.
+	if se, bad := errors.AsType[*json.SyntaxError](json.Unmarshal(data, new(any))); bad {
+		offset, msg := se.Offset-1, se.Error()
+		if strings.HasPrefix(msg, "unexpected end") {
+			offset, msg = int64(len(bytes.TrimRight(data, " \n\r\t"))), "it ends too early"
 		}
-		return fail(offset, "this lock cannot be read: %s; %s", msg, howToRestore)
+		return nil, fail(offset, "this lock cannot be read: %s; %s", msg, howToRestore)
 	}
-	if t, err := dec.Token(); err != nil {
-		return nil, syntax(err)
-	} else if t != json.Delim('{') {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if t, _ := dec.Token(); t != json.Delim('{') {
 		return nil, fail(0, "this lock cannot be read: it is not an object; %s", howToRestore)
 	}
 	format, formatAt := 0, int64(0)
@@ -195,16 +191,13 @@ func parseLock(data []byte) (*lock, error) {
 	var pairs []pair
 	for dec.More() {
 		t, err := dec.Token()
-		if err != nil {
-			return nil, syntax(err)
-		}
 		p := pair{at: dec.InputOffset()}
 		p.key, _ = t.(string) // the names of an object are strings
 		if encoded, err := json.Marshal(p.key); err == nil {
 			p.at -= int64(len(encoded)) // where the name starts, if it has no unusual escapes
 		}
-		if err := dec.Decode(&p.value); err != nil {
-			return nil, syntax(err)
+		if err = errors.Join(err, dec.Decode(&p.value)); err != nil {
+			return nil, fail(p.at, "this lock cannot be read: %v; %s", err, howToRestore)
 		}
 		if p.key == "format" {
 			formatAt = p.at
@@ -214,12 +207,6 @@ func parseLock(data []byte) (*lock, error) {
 			continue
 		}
 		pairs = append(pairs, p)
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, syntax(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fail(dec.InputOffset(), "this lock cannot be read: something follows its end; %s", howToRestore)
 	}
 	switch {
 	case format > lockFormat:
@@ -514,13 +501,16 @@ func decide(ours, theirs *lock, key string) (*lock, error) {
 	}
 	unsure := &lockError{ours.lines[key], 3, fmt.Sprintf("both sides of the merge changed %s, to %q and to %q, and jobs of both forms may be stored: delete the line of the side that was never deployed and the conflict markers around it, then run go tool jobgen ./...", key, a, b)}
 	switch factKind(key) {
-	case kindException: // one that still allows something is needed; two that do are not both right
+	case kindException:
 		ea, eb := ours.accepted[key], theirs.accepted[key]
-		if !ea.Used && !eb.Used && (ea.From != eb.From || ea.To != eb.To) {
+		switch sameChange := ea.From == eb.From && ea.To == eb.To; {
+		case sameChange:
+			return prefer(ea.Used || !eb.Used) // it is used up on both sides
+		case !ea.Used && !eb.Used:
 			unsure.msg = fmt.Sprintf("both sides of the merge accepted a change at %s, and not the same: delete both lines and accept again what is to be", key)
 			return nil, unsure
 		}
-		return prefer(!ea.Used || eb.Used)
+		return prefer(!ea.Used || eb.Used) // what still allows something is needed
 	case kindHeader:
 		switch rest {
 		case "version":
