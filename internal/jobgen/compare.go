@@ -55,7 +55,7 @@ func compare(old *lock, kinds []*declaredKind, complete bool) (changes []change,
 	}
 	for _, name := range slices.Sorted(maps.Keys(old.kinds())) {
 		if !claimed[name] && complete {
-			c.report(change{kind: name, subject: name, from: "v" + old.facts[name+"/version"], fact: name + "/version"}, "kind-removed")
+			c.report(change{kind: name, subject: name, from: "v" + old.facts[name+"/version"], fact: slices.Min(slices.Collect(maps.Keys(old.of(name))))}, "kind-removed")
 			c.next.drop(name)
 		}
 	}

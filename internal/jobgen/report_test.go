@@ -47,7 +47,7 @@ func TestFindingsAreReportedInEachFormat(t *testing.T) {
 	list := []Diag{
 		{Pos: at("/m/a,b/x:y.go", 3, 4), Rule: "int-narrowed", Subject: "a.a.n", Msg: "100% of it\r\nis \"lost\" <here>, is it: not"},
 		{Pos: at("/m/a.go", 1, 1), Rule: "upgrade", Msg: "paste this:", Note: true, Paste: "func f() {\n}\n"},
-		{Pos: at("/m/" + LockName, 1, 1), Rule: ruleStale, Msg: "stale"},
+		{Pos: at("/m/"+LockName, 1, 1), Rule: ruleStale, Msg: "stale"},
 	}
 	for format, want := range map[string]string{
 		"text":   "a,b/x:y.go:3:4: 100% of it\r\nis \"lost\" <here>, is it: not (int-narrowed)\na.go:1:1: note: paste this: (upgrade)\n\tfunc f() {\n\t}\njobs.lock.json:1:1: stale (stale)\n",
