@@ -50,7 +50,7 @@ func (w *Worker) register(ctx context.Context, self engine.Worker) error {
 }
 
 func (w *Worker) beat(ctx context.Context, holds []engine.Hold) (engine.Beat, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease)
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease/3) // time is left for another try
 	defer cancel()
 	return w.store.Heartbeat(ctx, w.self.Load().ID, w.cfg.Lease, holds)
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -83,6 +84,9 @@ func (s *Store) Leave(ctx context.Context, id uuid.UUID) error {
 func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, holds []engine.Hold) (engine.Beat, error) {
 	ids, fences := split(holds)
 	row, err := s.q.Heartbeat(ctx, gen.HeartbeatParams{WorkerID: id, LeaseUs: lease.Microseconds(), Ids: ids, Fences: fences})
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		s.pool.Reset() // connections may have died without a word: the next try shall have a new one
+	}
 	return engine.Beat{Renewed: row.Renewed, Fleet: int(row.Fleet), Now: row.DbNow, Gone: row.Gone}, translate(err)
 }
 
