@@ -526,6 +526,47 @@ func TestG7WorkerOutlivesConnectionsThatDieSilently(t *testing.T) {
 	eventually(t, 4*soon, "the worker works again", func() bool { return ran(t, pool, 2) })
 }
 
+// The connection that the heartbeat uses dies without a word: there is time for another one before the lease is over.
+func TestG7SilentlyDeadConnectionLosesNoLease(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	slow, network := proxied(t, pool)
+	slow, tap := tapped(t, slow)
+	spec := kind("t.kept")
+	end := make(chan struct{})
+	var runs atomic.Int64
+	register := func(r *worker.Registry) {
+		worker.HandleNone(r, spec, func(ctx context.Context, _ *jobs.Job[task]) error {
+			runs.Add(1)
+			select {
+			case <-end:
+			case <-ctx.Done():
+				t.Errorf("the handler was cancelled: %v", context.Cause(ctx))
+			}
+			return nil
+		})
+	}
+	start(t, slow, worker.Config{Lease: 6 * time.Second}, register)
+	enqueue(t, pool, spec, task{})
+	eventually(t, soon, "it runs", func() bool { return runs.Load() == 1 })
+	start(t, pool, worker.Config{Lease: time.Second, Reclaim: 50 * time.Millisecond}, register)
+	stranded := make(chan struct{})
+	var once sync.Once
+	tap.before("Heartbeat", func(ctx context.Context) context.Context {
+		once.Do(func() { network.strand(); close(stranded) })
+		return ctx
+	})
+	receive(t, "the connections have died", stranded)
+	always(t, 8*time.Second, "the worker keeps its job", func() bool {
+		return runs.Load() == 1 && one[int](t, pool, `SELECT count(*) FROM jobgen.workers WHERE lost_at IS NOT NULL`) == 0
+	})
+	close(end)
+	drained(t, pool, 2*soon)
+	if runs.Load() != 1 {
+		t.Errorf("it ran %d times", runs.Load())
+	}
+}
+
 // A worker whose heartbeats fail keeps trying, whatever the reason, and works on without a restart.
 func TestWorkerOutlivesAReadOnlyDatabase(t *testing.T) {
 	t.Parallel()
