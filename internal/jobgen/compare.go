@@ -83,6 +83,7 @@ func (c *comparison) kindOf(k *declaredKind) error {
 	if err != nil {
 		return err
 	}
+	var others []*stored
 	for _, was := range k.was {
 		earlier, err := c.old.stored(was)
 		if err != nil {
@@ -102,6 +103,7 @@ func (c *comparison) kindOf(k *declaredKind) error {
 			}
 			// Two kinds become one: jobs of both are stored.
 			c.sides(k, earlier)
+			others = append(others, earlier)
 			for n, payload := range earlier.payloads {
 				if old.payloads[n] == nil {
 					old.payloads[n] = payload
@@ -126,8 +128,10 @@ func (c *comparison) kindOf(k *declaredKind) error {
 		}
 	}
 	now.payloads[k.version] = k.payload
-	remember(old.payloads[k.version], k.payload)
-	remember(old.result, now.result)
+	for _, s := range append(others, old) {
+		remember(s.payloads[k.version], k.payload)
+		remember(s.result, k.result)
+	}
 	for key := range c.next.of(k.name) {
 		delete(c.next.facts, key)
 	}
@@ -153,11 +157,16 @@ func (c *comparison) header(k *declaredKind, old *stored) {
 		}
 	}
 	for _, name := range old.reserved {
-		f := k.payload.fields[nameOf(name)]
+		var f *node
+		for _, field := range slices.Sorted(maps.Keys(k.payload.fields)) {
+			if strings.EqualFold(field, nameOf(name)) { // encoding/json does not mind case
+				f = k.payload.fields[field]
+			}
+		}
 		reserved := slices.ContainsFunc(k.reserved, func(r string) bool { return pathName(r) == name })
 		ch := change{kind: k.name, subject: k.name + "." + name, from: "reserved", to: "-", pos: k.at["kind.NAME"]}
 		switch {
-		case f != nil && !f.gone:
+		case f != nil:
 			ch.pos, ch.to = f.pos, f.spell()
 			c.report(ch, "reserved-reused")
 		case !reserved:
@@ -325,14 +334,13 @@ func (t *treeComparison) object(path string, before, after *node) {
 		}
 	}
 	for name, f := range after.fields {
-		if f.gone { // put there by remember, in an object that two kinds share
-			continue
-		}
-		switch b := before.fields[name]; {
-		case b == nil:
+		if before.fields[name] == nil {
 			added[name] = f
-		default:
-			defer t.node(path+"."+pathName(name), b, f)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(after.fields)) {
+		if b := before.fields[name]; b != nil {
+			t.node(path+"."+pathName(name), b, after.fields[name])
 		}
 	}
 	t.moved(path, gone, added, false)

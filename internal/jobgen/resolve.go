@@ -39,6 +39,8 @@ type index struct {
 	decls   map[string]decl
 	methods map[string][]decl // marshalling methods by receiver
 	keep    map[ast.Node]bool
+	// constants names, for each identifier, a constant of every group of constants that mentions it; nil until asked for.
+	constants map[string][]string
 }
 
 // decl is one declaration. node is what has to be kept of it: the type's spec, or the whole group of constants or
@@ -128,7 +130,7 @@ func (r *resolver) visit(s symbol) {
 		r.mention(s.pkg, m.file, m.node.(*ast.FuncDecl).Type)
 	}
 	if d.spec != nil {
-		r.mentionConstants(s.pkg, ix, s.name)
+		r.mentionConstants(s.pkg, ix, d)
 		if _, isStruct := d.spec.Type.(*ast.StructType); isStruct && len(methods) > 0 {
 			return // opaque: what it is made of never reaches the wire
 		}

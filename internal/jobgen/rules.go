@@ -85,7 +85,7 @@ var rules = []Rule{
 		Example: "//job:key OrderID added"},
 	{ID: "key-changed", Class: Breaking, Change: "{subject} has the key {to}, and had {from}",
 		Purpose: "the same work gets another key than before the deployment, so what is stored or remembered under the old one is done again",
-		Advice:  "put the fields of //job:key back in their order; for another identity declare another kind",
+		Advice:  "put the fields of //job:key back in their order; for another identity declare another kind; if only a JSON name is another, accept it, for names are not in the key",
 		Example: "//job:key A,B → //job:key B,A"},
 	{ID: "result-added", Class: Staged, Change: "{subject} has a result, and had none",
 		Purpose: "jobs that old workers finish have none, which is read as the zero value", Advice: "await results only after all workers are new",

@@ -529,20 +529,31 @@ func (r *resolver) hasConstants(path string) bool {
 
 // mentionConstants queues the constants whose declarations name the type. A constant that gets the type only by way of
 // another one is not found.
-func (r *resolver) mentionConstants(p *pkg, ix *index, name string) {
+func (r *resolver) mentionConstants(p *pkg, ix *index, d decl) {
+	switch d.spec.Type.(type) {
+	case *ast.Ident, *ast.SelectorExpr, *ast.ParenExpr: // only what another type names can be a string or a number
+	default:
+		return
+	}
 	if !r.hasConstants(p.path) {
 		return
 	}
-	for c, d := range ix.decls {
-		group, ok := d.node.(*ast.GenDecl)
-		if !ok || group.Tok != token.CONST || ix.keep[d.node] {
-			continue
-		}
-		ast.Inspect(group, func(n ast.Node) bool {
-			if id, ok := n.(*ast.Ident); ok && id.Name == name {
-				r.queue = append(r.queue, symbol{pkg: p, name: c})
+	if ix.constants == nil {
+		ix.constants = map[string][]string{}
+		seen := map[ast.Node]bool{}
+		for name, d := range ix.decls {
+			if group, ok := d.node.(*ast.GenDecl); ok && group.Tok == token.CONST && !seen[group] {
+				seen[group] = true
+				ast.Inspect(group, func(n ast.Node) bool {
+					if id, ok := n.(*ast.Ident); ok {
+						ix.constants[id.Name] = append(ix.constants[id.Name], name)
+					}
+					return true
+				})
 			}
-			return true
-		})
+		}
+	}
+	for _, name := range ix.constants[d.spec.Name.Name] {
+		r.queue = append(r.queue, symbol{pkg: p, name: name})
 	}
 }
