@@ -107,7 +107,7 @@ func Forget(ctx context.Context, dir, subject string, checked bool) ([]Output, [
 	}
 	var names []string
 	for _, g := range guards {
-		if g.lock.kinds()[subject] {
+		if g.lock.of(subject) != nil {
 			return nil, nil, fmt.Errorf("kind %s is still declared: remove the type and its //job: lines first", subject)
 		}
 		for _, ch := range g.changes {

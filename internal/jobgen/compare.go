@@ -132,7 +132,7 @@ func (c *comparison) kindOf(k *declaredKind) error {
 		remember(s.payloads[k.version], k.payload)
 		remember(s.result, k.result)
 	}
-	for key := range c.next.of(k.name) {
+	for key := range c.old.of(k.name) {
 		delete(c.next.facts, key)
 	}
 	c.next.put(k.name, now)

@@ -40,6 +40,8 @@ type lock struct {
 	accepted map[string]exception
 	lines    map[string]int // where each is in the file
 	repaired []string       // what was decided in merging two sides
+
+	byKind map[string]map[string]string // the facts by kind; nil if they have to be sorted out again
 }
 
 // exception is one breaking change that somebody has accepted: from exactly one form to exactly one other.
@@ -309,14 +311,19 @@ func cutTree(rest string) (tree, path string) {
 	return rest, ""
 }
 
-// kinds are the names of the kinds in the lock.
-func (l *lock) kinds() map[string]bool {
-	names := map[string]bool{}
-	for key := range l.facts {
-		name, _, _ := strings.Cut(key, "/")
-		names[name] = true
+// kinds are the kinds in the lock, with their facts.
+func (l *lock) kinds() map[string]map[string]string {
+	if l.byKind == nil {
+		l.byKind = map[string]map[string]string{}
+		for key, fact := range l.facts {
+			name, _, _ := strings.Cut(key, "/")
+			if l.byKind[name] == nil {
+				l.byKind[name] = map[string]string{}
+			}
+			l.byKind[name][key] = fact
+		}
 	}
-	return names
+	return l.byKind
 }
 
 // stored is one kind as the lock has it.
@@ -390,18 +397,11 @@ func (l *lock) bad(key, format string, args ...any) error {
 }
 
 // of are the facts of one kind.
-func (l *lock) of(name string) map[string]string {
-	out := map[string]string{}
-	for key, fact := range l.facts {
-		if strings.HasPrefix(key, name+"/") {
-			out[key] = fact
-		}
-	}
-	return out
-}
+func (l *lock) of(name string) map[string]string { return l.kinds()[name] }
 
 // drop takes a kind out, its exceptions too.
 func (l *lock) drop(name string) {
+	l.byKind = nil
 	under := func(key string) bool { return strings.HasPrefix(key, name+"/") }
 	maps.DeleteFunc(l.facts, func(key, _ string) bool { return under(key) })
 	maps.DeleteFunc(l.accepted, func(key string, _ exception) bool { return under(key) })
@@ -409,6 +409,7 @@ func (l *lock) drop(name string) {
 
 // put stores a kind.
 func (l *lock) put(name string, s *stored) {
+	l.byKind = nil
 	set := func(rest, fact string) { l.facts[name+"/"+rest] = fact }
 	set("version", strconv.Itoa(s.version))
 	set("queue", s.queue)
