@@ -53,7 +53,6 @@ type pkg struct {
 type file struct {
 	path    string
 	test    bool // compiled into tests only
-	xtest   bool // of the package's external test package
 	ignored bool // build constraints exclude it here
 	src     []byte
 	ast     *ast.File

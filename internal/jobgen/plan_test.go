@@ -99,6 +99,9 @@ func TestAFailedWriteChangesNothing(t *testing.T) {
 		"rename fails": func(dir string) Output { // onto a directory that appeared after planning
 			return Output{Path: filepath.Join(dir, "removed", OutputName), Old: []byte("x")}
 		},
+		"somebody was faster": func(dir string) Output { // wrote a file where there was none when we planned
+			return Output{Path: filepath.Join(dir, "b/b.go"), New: []byte("new")}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
