@@ -141,6 +141,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			err = errors.Join(err, s.Close())
 		}
 		if ctx.Err() != nil {
+			if !errors.Is(err, ctx.Err()) { // but what a program said that was killed for it
+				err = fmt.Errorf("%w: %w", ctx.Err(), err)
+			}
 			return nil, fmt.Errorf("start PostgreSQL: %w", err)
 		}
 		*way.reason = err.Error()
