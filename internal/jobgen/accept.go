@@ -33,8 +33,8 @@ func Accept(ctx context.Context, dir, rule, subject, reason string) ([]Output, [
 		for _, ch := range g.changes {
 			switch {
 			case ch.rule.Class != Breaking:
-			case ch.rule.ID == rule && ch.subject == subject && rule == "kind-removed":
-				return nil, nil, fmt.Errorf("a removed kind is forgotten, not accepted: go tool jobgen forget %s", subject)
+			case ch.rule.ID == rule && ch.subject == subject && ch.rule.Forget:
+				return nil, nil, fmt.Errorf("a kind that is gone is forgotten, not accepted: go tool jobgen forget %s", subject)
 			case ch.rule.ID == rule && ch.subject == subject:
 				return g.accept(ch, reason), nil, nil
 			case !g.allowed(ch):
@@ -75,7 +75,7 @@ in every database that the application has:
 and that no running program enqueues them any more. Then: go tool jobgen forget %[2]s -checked`, kind, shellWord(subject))
 }
 
-// Forget drops from the lock what is not declared any more: KIND, or KIND.FIELD for the name of a removed field, which
+// Forget drops from the lock what is not declared any more: KIND, which may be an earlier name of another one, or KIND.FIELD for the name of a removed field, which
 // can then come back as something else. Unless the caller has checked that nothing of it is left, it is an error that
 // tells how to.
 func Forget(ctx context.Context, dir, subject string, checked bool) ([]Output, []Diag, error) {
@@ -88,11 +88,13 @@ func Forget(ctx context.Context, dir, subject string, checked bool) ([]Output, [
 	}
 	for _, g := range guards {
 		for _, ch := range g.changes {
-			if ch.rule.ID == "kind-removed" && ch.subject == subject {
+			if ch.rule.Forget && ch.subject == subject {
 				if !checked {
 					return nil, nil, unchecked(subject, subject)
 				}
-				g.lock.drop(subject)
+				if g.lock.drop(subject); ch.kind != subject { // an earlier name
+					delete(g.lock.facts, ch.kind+"/was/"+subject)
+				}
 				return []Output{{Path: g.path, Old: g.old, New: g.lock.format()}}, nil, nil
 			}
 		}
@@ -111,7 +113,7 @@ func Forget(ctx context.Context, dir, subject string, checked bool) ([]Output, [
 			return nil, nil, fmt.Errorf("kind %s is still declared: remove the type and its //job: lines first", subject)
 		}
 		for _, ch := range g.changes {
-			if ch.rule.ID == "kind-removed" {
+			if ch.rule.Forget {
 				names = append(names, ch.subject)
 			}
 		}
@@ -119,7 +121,7 @@ func Forget(ctx context.Context, dir, subject string, checked bool) ([]Output, [
 	if len(names) == 0 {
 		return nil, nil, fmt.Errorf("the lock has no removed kind or field %s", subject)
 	}
-	return nil, nil, fmt.Errorf("the lock has no removed kind or field %s; removed kinds are %s", subject, strings.Join(names, ", "))
+	return nil, nil, fmt.Errorf("the lock has no removed kind or field %s; kinds that are gone: %s", subject, strings.Join(names, ", "))
 }
 
 // removedField finds the fact of a field that is kept only for its name.

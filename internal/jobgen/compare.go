@@ -55,8 +55,7 @@ func compare(old *lock, kinds []*declaredKind, complete bool) (changes []change,
 	}
 	for _, name := range slices.Sorted(maps.Keys(old.kinds())) {
 		if !claimed[name] && complete {
-			c.report(change{kind: name, subject: name, from: "v" + old.facts[name+"/version"], fact: slices.Min(slices.Collect(maps.Keys(old.of(name))))}, "kind-removed")
-			c.next.drop(name)
+			c.report(change{kind: name, subject: name, fact: slices.Min(slices.Collect(maps.Keys(old.of(name))))}, "kind-removed")
 		}
 	}
 	return c.changes, c.next, nil
@@ -153,7 +152,7 @@ func (c *comparison) header(k *declaredKind, old *stored) {
 	}
 	for _, was := range old.was {
 		if !slices.Contains(k.was, was) {
-			c.report(change{kind: k.name, subject: k.name, from: was, pos: k.at["kind.NAME"]}, "was-removed")
+			c.report(change{kind: k.name, subject: was, from: k.name, pos: k.at["kind.NAME"]}, "was-removed")
 		}
 	}
 	for _, name := range old.reserved {

@@ -160,7 +160,7 @@ func (ch change) message() string {
 		if s += ". Order of deployment: {order}"; ch.rule.Advice != nothingElse {
 			s += ". {advice}"
 		}
-	case ch.rule.ID == "kind-removed":
+	case ch.rule.Forget:
 		s += ". {advice}"
 	case ch.upgrade != "":
 		s += ". {advice}; or raise v= and convert in {upgrade}; or, if no stored {rows} are concerned, {accept}"

@@ -274,7 +274,7 @@ func TestAcceptWantsAReasonAndAChangeThatIsThere(t *testing.T) {
 	}
 	wantErr(h.accept("list", "a.a"), "there is no list of a.a to accept; what there is:\n\tint-float a.a.cents")
 	h.edit("a.go", "package a\n")
-	wantErr(h.accept("kind-removed", "a.a"), "a removed kind is forgotten, not accepted: go tool jobgen forget a.a")
+	wantErr(h.accept("kind-removed", "a.a"), "a kind that is gone is forgotten, not accepted: go tool jobgen forget a.a")
 }
 
 func TestForgetDropsWhatIsNotDeclaredAnyMore(t *testing.T) {
@@ -285,7 +285,7 @@ func TestForgetDropsWhatIsNotDeclaredAnyMore(t *testing.T) {
 		t.Error(err)
 	}
 	h.commit([]string{"kind-removed b.b"}, "b/b.go", "package b\n")
-	if err := h.forget("c.c"); err == nil || err.Error() != "the lock has no removed kind or field c.c; removed kinds are b.b" {
+	if err := h.forget("c.c"); err == nil || err.Error() != "the lock has no removed kind or field c.c; kinds that are gone: b.b" {
 		t.Error(err)
 	}
 	_, _, err := Forget(t.Context(), h.dir, "b.b", false)
@@ -329,6 +329,32 @@ func TestRemovedNamesAreRemembered(t *testing.T) {
 	h.commit([]string{"int-float a.a.part.n"}, "a.go", a(id, cents, "Part *struct {\n\tN float64 `json:\"n\"`\n} `json:\"part\"`"))
 	h.commit(nil, "a.go", a(id, cents, note)) // as it was
 	h.wantFacts(`"a.a/v1.note": "string,optional"`, `"a.a/v1.part.n": "gone int"`)
+
+	// Of results as well.
+	result := func(field string) string {
+		return "package b\n\n//job:kind b.b timeout=1s result=R\ntype B struct{}\n\ntype R struct {\n\t" + field + "\n}\n"
+	}
+	h.commit(nil, "b/b.go", result(note))
+	h.commit([]string{"note: optional-field-removed b.b/result.note"}, "b/b.go", result(""))
+	h.commit([]string{"number-string b.b/result.note"}, "b/b.go", result("Note int `json:\"note\"`"))
+}
+
+// Nor does a name that is reserved, when the line that reserved it is gone.
+func TestReservedNamesAreRemembered(t *testing.T) {
+	t.Parallel()
+	h := newHistory(t)
+	reserve := func(line, field string) string {
+		return "package a\n\n//job:kind a.a timeout=1s\n" + line + "\ntype A struct {\n\t" + field + "\n}\n"
+	}
+	h.commit(nil, "a.go", reserve("//job:reserve fields=cents,x", id))
+	h.commit([]string{"reserve-removed a.a.x"}, "a.go", reserve("//job:reserve fields=cents", id))
+	h.commit([]string{"reserve-removed a.a.x", "reserved-reused a.a.cents"}, "a.go", reserve("//", cents+"\n\t"+id))
+	h.commit([]string{"reserve-removed a.a.x", "reserved-reused a.a.cents"}, "a.go", reserve("//", id+"\n\tCents int64 `json:\"CENTS\"`"))
+	if err := h.accept("reserve-removed", "a.a.x"); err != nil {
+		t.Fatal(err)
+	}
+	h.commit(nil, "a.go", reserve("//job:reserve fields=cents", id))
+	h.wantFacts("!reserved.x", "reserved.cents")
 }
 
 // Another version has another form, which the upgrade functions see to. Keys and results have no version.
@@ -360,7 +386,13 @@ func TestARenamedKindKeepsItsPast(t *testing.T) {
 	h.commit([]string{"note: kind-renamed a.new"}, "a.go", named("a.new timeout=1s\n//job:was a.old", id))
 	h.wantFacts(`"a.new/was/a.old": "kind"`, `"a.new/v1.id"`, `!"a.old/`)
 	h.commit(nil, "a.go", named("a.new timeout=1s\n//job:was a.old a.oldest", id))
-	h.commit([]string{"was-removed a.new"}, "a.go", named("a.new timeout=1s\n//job:was a.oldest", id))
+	h.commit([]string{"was-removed a.old"}, "a.go", named("a.new timeout=1s\n//job:was a.oldest", id))
+	h.commit([]string{"was-removed a.old", "was-removed a.oldest"}, "a.go", named("a.new timeout=1s", id))
+	if err := h.forget("a.oldest"); err != nil {
+		t.Fatal(err)
+	}
+	h.commit(nil, "a.go", named("a.new timeout=1s\n//job:was a.old", id))
+	h.wantFacts("!oldest", "was/a.old")
 
 	// Two kinds become one: the jobs of both have to be readable.
 	h.commit(nil, "a.go", named("a.new timeout=1s\n//job:was a.old a.oldest", id), "b/b.go", strings.ReplaceAll(a("ID int `json:\"id\"`"), "a.a", "b.b"))
@@ -402,8 +434,10 @@ func TestRecursiveTypesAreComparedToTheirEnd(t *testing.T) {
 	h.commit([]string{"number-string a.a.root.label"}, "a.go", tree("int"))
 	// The same on the wire, spelled out once.
 	unrolled := strings.Replace(tree("string"), "Kids []Node", "Kids []Kid", 1) + "\ntype Kid struct {\n\tLabel string `json:\"label\"`\n\tKids []Kid `json:\"kids\"`\n\tOther *Pair `json:\"other\"`\n}\n"
+	changed := strings.Replace(unrolled, "type Kid struct {\n\tLabel string", "type Kid struct {\n\tLabel int", 1)
+	h.commit([]string{"number-string a.a.root.kids[].label"}, "a.go", changed)
 	h.commit(nil, "a.go", unrolled)
-	h.commit([]string{"number-string a.a.root.kids[].label"}, "a.go", strings.Replace(unrolled, "type Kid struct {\n\tLabel string", "type Kid struct {\n\tLabel int", 1))
+	h.commit([]string{"number-string a.a.root.kids[].label"}, "a.go", changed)
 }
 
 // Every type can hold every other: the number of paths explodes.

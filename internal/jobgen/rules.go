@@ -37,6 +37,10 @@ type Rule struct {
 	Advice  string `json:"advice"`          // what to do about it
 	Order   string `json:"order,omitempty"` // of a staged change: what to deploy first
 	Example string `json:"example"`
+	// Kind: it is about the kind itself, not about what is in its payload or result.
+	Kind bool `json:"kind,omitempty"`
+	// Forget: what is gone is forgotten (jobgen forget) when nothing of it is stored any more. It cannot be accepted.
+	Forget bool `json:"forget,omitempty"`
 
 	// match recognises a change of a value's form. The first rule that matches is reported. Rules without it are about
 	// fields and kinds, and the comparison knows when they apply.
@@ -51,53 +55,54 @@ const (
 // rules are in the order in which match is tried, within the groups of their subject.
 var rules = []Rule{
 	// Kinds.
-	{ID: "kind-added", Class: Safe, Change: "{subject} is new",
+	{ID: "kind-added", Class: Safe, Kind: true, Change: "{subject} is new",
 		Purpose: "nothing of it is stored yet", Advice: "nothing to do: old workers leave alone what they have no handler for",
 		Example: "//job:kind billing.refund"},
-	{ID: "kind-renamed", Class: Staged, Change: "{from} is called {to} now",
+	{ID: "kind-renamed", Class: Staged, Kind: true, Change: "{from} is called {to} now",
 		Purpose: "stored jobs keep the old name, which the new program runs too; old workers do not know the new one",
 		Advice:  "keep the //job:was line for as long as jobs of the old name may be stored", Order: readersFirst,
 		Example: "//job:kind charge_card → //job:kind billing.charge_card + //job:was charge_card"},
-	{ID: "kind-removed", Class: Breaking, Change: "kind {subject} is not declared any more",
+	{ID: "kind-removed", Class: Breaking, Kind: true, Change: "kind {subject} is not declared any more",
 		Purpose: "jobs of it that are still stored would wait for ever",
 		Advice:  "if it has another name now, write //job:was {subject} there; else keep the kind until none of its jobs are left, then run go tool jobgen forget {subject}, which tells how to check",
-		Example: "the type and its //job:kind deleted"},
-	{ID: "was-added", Class: Safe, Change: "{subject} takes over {to}",
+		Example: "the type and its //job:kind deleted", Forget: true},
+	{ID: "was-added", Class: Safe, Kind: true, Change: "{subject} takes over {to}",
 		Purpose: "jobs of that name run here", Advice: "nothing to do",
 		Example: "//job:was charge_card, a kind of before there was a lock"},
-	{ID: "was-removed", Class: Breaking, Change: "{subject} does not take over {from} any more",
-		Purpose: "jobs stored under the old name would wait for ever", Advice: "put //job:was {from} back",
-		Example: "//job:was charge_card deleted"},
-	{ID: "queue-changed", Class: Staged, Change: "{subject} waits in queue {to}, and was in {from}",
+	{ID: "was-removed", Class: Breaking, Kind: true, Change: "no kind takes over {subject} any more, as {from} did",
+		Purpose: "jobs stored under the old name would wait for ever",
+		Advice:  "put //job:was {subject} back; when none of its jobs are left, run go tool jobgen forget {subject}, which tells how to check",
+		Example: "//job:was charge_card deleted", Forget: true},
+	{ID: "queue-changed", Class: Staged, Kind: true, Change: "{subject} waits in queue {to}, and was in {from}",
 		Purpose: "stored jobs stay in the old queue, new ones go to the new", Advice: "let workers serve both until the old queue is empty",
 		Order:   "let workers serve both queues first, then deploy the programs that enqueue",
 		Example: "queue=billing → queue=payments"},
-	{ID: "version-raised", Class: Staged, Change: "{subject} has version {to}, and had {from}",
+	{ID: "version-raised", Class: Staged, Kind: true, Change: "{subject} has version {to}, and had {from}",
 		Purpose: "stored payloads pass through the upgrade functions; old workers leave the new version alone, so its jobs wait for new ones",
-		Advice:  "the lock keeps the form of version {from}: test the upgrade function with it", Order: readersFirst,
+		Advice:  "the lock keeps the older form: test the upgrade function with it", Order: readersFirst,
 		Example: "v=2"},
-	{ID: "version-lowered", Class: Breaking, Change: "{subject} has version {to}, and had {from}",
-		Purpose: "stored jobs of the newer version would wait for ever, as a worker leaves alone what is newer than itself", Advice: "put v={from} back, or go on to a higher one",
+	{ID: "version-lowered", Class: Breaking, Kind: true, Change: "{subject} has version {to}, and had {from}",
+		Purpose: "stored jobs of the newer version would wait for ever, as a worker leaves alone what is newer than itself", Advice: "put the v= of before back, or go on to a higher one",
 		Example: "v=2 → v=1"},
-	{ID: "key-added", Class: Staged, Change: "{subject} has the key {to}, and had none",
+	{ID: "key-added", Class: Staged, Kind: true, Change: "{subject} has the key {to}, and had none",
 		Purpose: "jobs that old programs enqueue have no key, so work may be done twice until all are new",
 		Advice:  "do not rely on the key before", Order: "deploy all programs that enqueue, wait until the jobs without a key are done, and only then rely on the key",
 		Example: "//job:key OrderID added"},
-	{ID: "key-changed", Class: Breaking, Change: "{subject} has the key {to}, and had {from}",
+	{ID: "key-changed", Class: Breaking, Kind: true, Change: "{subject} has the key {to}, and had {from}",
 		Purpose: "the same work gets another key than before the deployment, so what is stored or remembered under the old one is done again",
 		Advice:  "put the fields of //job:key back in their order; for another identity declare another kind; if only a JSON name is another, accept it, for names are not in the key",
 		Example: "//job:key A,B → //job:key B,A"},
-	{ID: "result-added", Class: Staged, Change: "{subject} has a result, and had none",
+	{ID: "result-added", Class: Staged, Kind: true, Change: "{subject} has a result, and had none",
 		Purpose: "jobs that old workers finish have none, which is read as the zero value", Advice: "await results only after all workers are new",
 		Order:   "deploy workers first, then the programs that await",
 		Example: "result=Receipt added"},
-	{ID: "result-removed", Class: Breaking, Change: "{subject} has no result any more",
+	{ID: "result-removed", Class: Breaking, Kind: true, Change: "{subject} has no result any more",
 		Purpose: "running programs that await one would get the zero value without an error", Advice: "keep it until nobody awaits it",
 		Example: "result=Receipt deleted"},
-	{ID: "reserve-removed", Class: Breaking, Change: "{subject} is not reserved any more",
+	{ID: "reserve-removed", Class: Breaking, Kind: true, Change: "{subject} is not reserved any more",
 		Purpose: "the name was never to come back, since stored {rows} may hold it with its old meaning", Advice: "put it back into //job:reserve fields=",
 		Example: "//job:reserve fields=amount deleted"},
-	{ID: "reserved-reused", Class: Breaking, Change: "{subject} is a field again, and was reserved",
+	{ID: "reserved-reused", Class: Breaking, Kind: true, Change: "{subject} is a field again, and was reserved",
 		Purpose: "stored {rows} may hold it with its old meaning", Advice: "choose another JSON name",
 		Example: "//job:reserve fields=amount → Amount int64 `json:\"amount\"`"},
 
@@ -372,14 +377,19 @@ func helpRules(w io.Writer) {
 }
 
 func (r *Rule) help(w io.Writer) {
-	text := func(s string) string { return fillSide(s, false) }
-	fmt.Fprintf(w, "\n  %s: %s\n      %s;\n      %s\n", r.ID, r.Example, text(r.Purpose), text(r.Advice))
-	if r.Order != "" {
-		fmt.Fprintf(w, "      payload: %s\n", text(r.Order))
-		if of := fillSide(r.Order, true); of != text(r.Order) {
-			fmt.Fprintf(w, "      result:  %s\n", of)
-		}
+	fmt.Fprintf(w, "\n  %s: %s\n      %s;\n      %s\n", r.ID, r.Example, general(r.Purpose, false), general(r.Advice, false))
+	switch {
+	case r.Order == "":
+	case r.Kind:
+		fmt.Fprintf(w, "      order: %s\n", general(r.Order, false))
+	default:
+		fmt.Fprintf(w, "      order for a payload: %s\n      order for a result: %s\n", general(r.Order, false), general(r.Order, true))
 	}
+}
+
+// general is a text of the table for no kind in particular.
+func general(s string, result bool) string {
+	return fillSide(strings.ReplaceAll(s, "{subject}", "KIND"), result)
 }
 
 // fillSide puts in who reads and who writes: of a payload, or of a result.
@@ -398,8 +408,11 @@ func RulesJSON(w io.Writer) error {
 	}
 	var out []data
 	for _, r := range rules {
-		d := data{r, fillSide(r.Order, true)}
-		d.Purpose, d.Advice, d.Order = fillSide(r.Purpose, false), fillSide(r.Advice, false), fillSide(r.Order, false)
+		d := data{Rule: r}
+		if !r.Kind {
+			d.ResultOrder = general(r.Order, true)
+		}
+		d.Purpose, d.Advice, d.Order = general(r.Purpose, false), general(r.Advice, false), general(r.Order, false)
 		out = append(out, d)
 	}
 	enc := json.NewEncoder(w)

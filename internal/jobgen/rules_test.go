@@ -145,6 +145,9 @@ func TestEachRuleDoesWhatItsClassSays(t *testing.T) {
 			if rule == nil {
 				t.Fatal("there is no such rule")
 			}
+			if rule.Kind != (c.about == "kind") {
+				t.Error("the rule and the archive do not agree whether this is about the kind itself")
+			}
 			c.checkReport(t, dir, after.ds, guards[0], rule)
 			c.checkClaims(t, rule, outcomes[c.id])
 		})
