@@ -64,8 +64,11 @@ func (w *Worker) complete(ctx context.Context) {
 	w.flush(end, end.Done())
 }
 
-// storeTime bounds one statement of a flush.
-const storeTime = 30 * time.Second
+// storeTime bounds one statement of a flush; lockedDelay is how long the outcome of a job whose row is locked waits.
+const (
+	storeTime   = 30 * time.Second
+	lockedDelay = time.Second
+)
 
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
 // time; a statement under way is not cut, because its answer would be lost.
@@ -93,7 +96,7 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 type writer func(ctx context.Context, batch []outcome) (map[int64]bool, error)
 
 // write stores a batch, whatever it takes: while the database is away it tries again, and a value the database refuses
-// is cornered by halving the batch, so that it harms only its own job (G9).
+// is cornered by halving the batch, so that it harms only its own job (G9); a row that another session has locked, likewise.
 func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcome, store writer) {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		if batch = w.onlyCurrent(batch); len(batch) == 0 {
@@ -105,16 +108,22 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			return store(ctx, batch)
 		}()
 		var refused *engine.ValueError
+		locked := errors.Is(err, engine.ErrLocked)
 		switch {
 		case err == nil:
 			w.settle(batch, ended)
 			return
-		case errors.As(err, &refused) && len(batch) > 1:
+		case (locked || errors.As(err, &refused)) && len(batch) > 1:
 			w.write(ctx, stop, batch[:len(batch)/2], store)
 			w.write(ctx, stop, batch[len(batch)/2:], store)
 			return
 		case errors.As(err, &refused):
 			w.refuse(ctx, stop, batch[0], refused)
+			return
+		case locked:
+			// The others go on; this one is tried again by itself.
+			alone := batch[0]
+			time.AfterFunc(lockedDelay, func() { w.outcomes.put(alone) })
 			return
 		}
 		w.contact.failed(w.log, "store outcomes", err)

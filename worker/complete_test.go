@@ -373,3 +373,53 @@ func TestG9JobOfWhichNothingCanBeStoredHoldsUpNoOther(t *testing.T) {
 		t.Errorf("job 14 is %s", r)
 	}
 }
+
+// A row that another session has locked delays its own job only: success, failure, and the record of a result.
+func TestG9LockedRowHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	plain, bad, recorded := kind("t.plain"), kind("t.bad"), answering("t.recorded")
+	bad.MaxAttempts = 1
+	var locked []int64
+	for range 3 {
+		for i, refs := range [][]int64{ids(enqueueMany(t, pool, plain, numbered(20))), ids(enqueueMany(t, pool, bad, numbered(20))), ids(enqueueMany(t, pool, recorded, numbered(20)))} {
+			locked = append(locked, refs[i])
+		}
+	}
+	begun := make(chan struct{}, 1000)
+	end := make(chan struct{})
+	do := func() { begun <- struct{}{}; <-end }
+	start(t, pool, worker.Config{Concurrency: 200}, func(r *worker.Registry) {
+		worker.HandleNone(r, plain, func(context.Context, *jobs.Job[task]) error { do(); return nil })
+		worker.HandleNone(r, bad, func(context.Context, *jobs.Job[task]) error { do(); return errors.New("bad") })
+		worker.Handle(r, recorded, func(context.Context, *jobs.Job[task]) (string, error) { do(); return "done", nil })
+	})
+	eventually(t, soon, "all handlers run", func() bool { return len(begun) == 180 })
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	execute(t, tx, `SELECT FROM jobgen.jobs WHERE id = ANY($1) FOR UPDATE`, locked)
+	close(end)
+	eventually(t, soon, "the others have ended", func() bool {
+		return one[int](t, pool, `SELECT count(*) FROM jobgen.jobs WHERE status = 'running'`) == len(locked)
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	drained(t, pool, soon)
+	if dead := one[int](t, pool, `SELECT count(*) FROM jobgen.jobs WHERE status = 'dead' AND attempt = 1`); dead != 60 {
+		t.Errorf("%d of 60 bad jobs are dead", dead)
+	}
+	if done := one[int](t, pool, `SELECT count(*) FROM jobgen.job_result WHERE finished_at IS NOT NULL`); done != 60 {
+		t.Errorf("%d of 60 results are on record", done)
+	}
+}
+
+func ids[R any](refs []jobs.Ref[R]) (ids []int64) {
+	for _, r := range refs {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}

@@ -16,7 +16,9 @@ func TestMissedTicks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := func(hour, minute, second int) time.Time { return time.Date(2026, 6, 1, hour, minute, second, 0, time.UTC) }
+	at := func(hour, minute, second int) time.Time {
+		return time.Date(2026, 6, 1, hour, minute, second, 0, time.UTC)
+	}
 	for _, c := range []struct {
 		name        string
 		missed      string

@@ -15,6 +15,8 @@ import (
 var (
 	ErrLeaseLost   = errors.New("jobgen: lease lost: the job was taken back from this worker")
 	ErrNotMigrated = errors.New("jobgen: the database has no jobgen tables, or an older form of them: run jobs.Migrate or `jobctl migrate up`")
+	// ErrLocked: somebody else has a row of the statement locked, and it did not wait for long.
+	ErrLocked = errors.New("jobgen: locked by another session")
 	// ErrUnknown: the connection ended before the answer came, so the statement may have taken effect.
 	ErrUnknown = errors.New("jobgen: outcome unknown")
 )

@@ -29,6 +29,8 @@ func translate(err error) error {
 		switch {
 		case pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42703":
 			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
+		case pg.Code == "55P03":
+			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
 		case slices.Contains(refusals, pg.Code[:min(2, len(pg.Code))]):
 			return &engine.ValueError{Err: err}
 		}

@@ -15,18 +15,23 @@ import (
 	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
-// storeConns: one each for claim, outcomes, heartbeat and upkeep, so that none of them waits for another or for the
-// application's handlers. The listener takes one out of the pool for good and is not counted.
+// storeConns: one each for claim, heartbeat and upkeep, and one that the listener takes out for good, so that none of them
+// waits for another or for the application's handlers.
 const storeConns = 4
 
 const pingTimeout = 5 * time.Second
 
-// Store is a worker's side of the database. It works on a small pool of its own; transactional handlers get their
+// outcomeLockTimeout is how long storing outcomes waits for a row that another session has locked.
+const outcomeLockTimeout = "100ms"
+
+// Store is a worker's side of the database. It works on small pools of its own; transactional handlers get their
 // transaction from the application's pool.
 type Store struct {
-	app  *pgxpool.Pool
-	pool *pgxpool.Pool
-	q    *gen.Queries
+	app      *pgxpool.Pool
+	pool     *pgxpool.Pool
+	q        *gen.Queries
+	outcomes *pgxpool.Pool // one connection, with a lock_timeout
+	ended    *gen.Queries
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -40,8 +45,22 @@ func (s *Store) TxLimit() int { return int(s.app.Config().MaxConns) }
 
 // Open makes a worker's store. The caller closes it.
 func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
+	pool, err := openPool(ctx, app, storeConns, "0")
+	if err != nil {
+		return nil, err
+	}
+	outcomes, err := openPool(ctx, app, 1, outcomeLockTimeout)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return &Store{app: app, pool: pool, q: gen.New(pool), outcomes: outcomes, ended: gen.New(outcomes)}, nil
+}
+
+// openPool makes a pool like the application's, with the settings of a worker's session.
+func openPool(ctx context.Context, app *pgxpool.Pool, conns int32, lockTimeout string) (*pgxpool.Pool, error) {
 	config := app.Config()
-	config.MaxConns, config.MinConns, config.MinIdleConns = storeConns, 0, 0
+	config.MaxConns, config.MinConns, config.MinIdleConns = conns, 0, 0
 	// A connection that has died without a word while it was idle is found out within this time, not by the statement's
 	// own limit.
 	config.PingTimeout = pingTimeout
@@ -53,16 +72,15 @@ func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 				return err
 			}
 		}
-		return gen.New(c).Session(ctx)
+		return gen.New(c).Session(ctx, lockTimeout)
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	return &Store{app: app, pool: pool, q: gen.New(pool)}, nil
+	return pgxpool.NewWithConfig(ctx, config)
 }
 
-func (s *Store) Close() { s.pool.Close() }
+func (s *Store) Close() {
+	s.pool.Close()
+	s.outcomes.Close()
+}
 
 func (s *Store) Check(ctx context.Context) error { return checkVersion(ctx, s.q) }
 
@@ -155,7 +173,7 @@ func (s *Store) Held(ctx context.Context, id uuid.UUID) ([]engine.Hold, error) {
 }
 
 func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {
-	ended, _, err := complete(ctx, s.q, id, done)
+	ended, _, err := complete(ctx, s.ended, id, done)
 	return ended, err
 }
 
@@ -192,7 +210,7 @@ func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure)
 		arg.DelaysUs = append(arg.DelaysUs, f.Delay.Microseconds())
 		arg.Permanents, arg.Errors = append(arg.Permanents, f.Permanent), append(arg.Errors, f.Error)
 	}
-	rows, err := s.q.Fail(ctx, arg)
+	rows, err := s.ended.Fail(ctx, arg)
 	out := make([]engine.Failed, len(rows))
 	for i, r := range rows {
 		out[i] = engine.Failed{ID: r.ID, Dead: r.Dead}
@@ -202,7 +220,7 @@ func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure)
 
 func (s *Store) Release(ctx context.Context, id uuid.UUID, holds []engine.Hold) ([]int64, error) {
 	ids, fences := split(holds)
-	back, err := s.q.Release(ctx, gen.ReleaseParams{Ids: ids, Fences: fences, WorkerID: id})
+	back, err := s.ended.Release(ctx, gen.ReleaseParams{Ids: ids, Fences: fences, WorkerID: id})
 	return back, translate(err)
 }
 

@@ -55,10 +55,13 @@ DELETE FROM jobgen.wake WHERE worker_id = @worker_id;
 -- Session sets what the plans of the hot statements rely on, for the rest of the connection. A plan cached while the table
 -- was empty became a sequential scan of a million rows (900 ms). A claim that was planned anew for each call turned to a
 -- stranger's index on (queue, run_at) with a sort, and walked 20 times as many pages; none of our statements needs to
--- sort much, so an order comes from an index where one has it.
+-- sort much, so an order comes from an index where one has it. After statement_timeout, no statement of a process that is
+-- gone can commit. lock_timeout is for the connection that stores outcomes: a row that somebody has locked must not hold
+-- up those of other jobs; '0' is none.
 SELECT set_config('enable_seqscan', 'off', false), set_config('enable_sort', 'off', false),
        set_config('enable_incremental_sort', 'off', false), set_config('plan_cache_mode', 'force_generic_plan', false),
-       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false);
+       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
+       set_config('statement_timeout', '30s', false), set_config('lock_timeout', @lock_timeout, false);
 
 -- name: SchemaVersion :one
 -- SchemaVersion is the newest migration applied.
