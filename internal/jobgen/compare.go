@@ -261,9 +261,6 @@ func (t *treeComparison) node(path string, before, after *node) {
 	for _, id := range ids {
 		t.put(id, path, before.spell(), after.spell(), after.pos)
 	}
-	if len(ids) == 0 && before.gone {
-		t.put("field-added", path, before.spell(), after.spell(), after.pos)
-	}
 	if before.base().plain().name != after.base().plain().name {
 		return
 	}

@@ -374,6 +374,75 @@ func TestAVersionFreesThePayloadButNotKeyAndResult(t *testing.T) {
 	h.commit(nil, "a.go", kind("2", "A", "int", "string"))
 }
 
+// A change in several ways is each of them, and no more than that.
+func TestAChangeOfAFormIsTakenApart(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ before, after, want string }{
+		{"int64", "int64", ""},
+		{"int32", "*int64", "pointer-added int-widened"},
+		{"*int64", "int32", "pointer-removed int-narrowed"},
+		{"[]*int64", "[]int64", "pointer-removed"},
+		{"map[string][]int64", "map[string][]int32", "int-narrowed"},
+		{"map[int8]int64", "map[int16]int32", "map-key-widened int-narrowed"},
+		{"[4]int64", "[2]float64", "array-shortened int-float"},
+		{"[]int64", "int64", "list"},
+		{"*object", "json", "raw-gained"},
+		{"json", "*object", "raw-lost"},
+		{"json", "*json", "pointer-added"},
+		{"time", "*time", "pointer-added"},
+		{"text(a.B)", "*text(a.B)", "pointer-added-opaque"},
+		{"time", "text(a.B)", "marshaler-gained"},
+		{"text(a.B)", "string", "marshaler-lost"},
+		{"custom(a.B)", "text(a.B)", "marshaler-changed"},
+		{"uint32", "int64", "int-widened"},
+		{"uint32", "int32", "int-sign"},
+		{"int8", "uint64", "int-sign"},
+		{"uint64", "int64", "int-sign"},
+		{"uint64", "uint", "int-size"},
+		{"float32", "duration", "duration"},
+		{"quoted int64", "string", "json-type"},
+		{"quoted int64", "int64", "string-option"},
+		{"same(.)", "object", ""},
+		{"map[string]string", "same(.)", "object-map"},
+		{"bytes", "[]int64", "json-type"},
+		{"bool", "object", "json-type"},
+	} {
+		before, err := parseWire(c.before)
+		after, err2 := parseWire(c.after)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		ids := valueRules(before, after)
+		slices.Sort(ids)
+		if got := strings.Join(slices.Compact(ids), " "); got != strings.Join(slices.Sorted(strings.FieldsSeq(c.want)), " ") {
+			t.Errorf("%s to %s: %s, want %s", c.before, c.after, got, c.want)
+		}
+	}
+}
+
+// What is gone and what is new is one field under two names as far as can be told.
+func TestARenamedFieldIsRecognised(t *testing.T) {
+	t.Parallel()
+	address := "\ntype Address struct {\n\tStreet string `json:\"street\"`\n\tCity string `json:\"city\"`\n}\n"
+	for _, c := range []struct{ name, before, after, want string }{
+		{"spelt otherwise", "N int `json:\"order_id\"`", "N int `json:\"orderId\"`", "json-name a.a.orderId"},
+		{"in another case", "N int `json:\"id\"`", "N int `json:\"ID\"`", "json-name-case a.a.ID"},
+		{"the only one", "N int `json:\"n\"`", "Amount int `json:\"amount\"`", "json-name a.a.amount"},
+		{"optional", "N int `json:\"n,omitempty\"`", "Amount int `json:\"amount,omitempty\"`", "json-name a.a.amount"},
+		{"of another type", "N int `json:\"n\"`", "Amount string `json:\"amount\"`", "field-removed a.a.n"},
+		{"one of several", "N int `json:\"alpha\"`\n\tM int `json:\"beta\"`", "N int `json:\"gamma\"`", "field-removed a.a.alpha, field-removed a.a.beta"},
+		{"of an embedded struct", "Address", "Address Address `json:\"address\"`", "embedding a.a.address"},
+		{"of one that was not embedded", "Address Address `json:\"address\"`", "Address", "embedding a.a.address"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHistory(t)
+			h.commit(nil, "a.go", a(c.before)+address)
+			h.commit(strings.Split(c.want, ", "), "a.go", a(c.after)+address)
+		})
+	}
+}
+
 func TestARenamedKindKeepsItsPast(t *testing.T) {
 	t.Parallel()
 	h := newHistory(t)

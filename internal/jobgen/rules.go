@@ -159,6 +159,14 @@ var rules = []Rule{
 		Purpose: "old programs do not know the value", Advice: "give a switch over the values a default that returns an error", Order: readersFirst,
 		Example: "const Returned added"},
 
+	// Values: anything, which includes null.
+	{ID: "raw-gained", Class: Staged,
+		Purpose: "json.RawMessage holds whatever is stored; old programs expect its old form", Advice: "check the form in the handler", Order: readersFirst,
+		Example: "Address → json.RawMessage", match: func(_, b wire) bool { return b.is(wireJSON) }},
+	{ID: "raw-lost", Class: Breaking,
+		Purpose: "stored {rows} may hold any JSON there, and not all of it decodes into the new type", Advice: "keep json.RawMessage and decode it in the handler",
+		Example: "json.RawMessage → Address", match: func(a, b wire) bool { return a.is(wireJSON) && !b.base().is(wireJSON) }},
+
 	// Values: null.
 	{ID: "pointer-added", Class: Safe,
 		Purpose: "null is read as the zero value where it is not expected", Advice: "nothing to do",
@@ -174,12 +182,6 @@ var rules = []Rule{
 		match:   func(a, b wire) bool { return a.op == '*' && b.op != '*' }},
 
 	// Values: who writes them.
-	{ID: "raw-gained", Class: Staged,
-		Purpose: "json.RawMessage holds whatever is stored; old programs expect its old form", Advice: "check the form in the handler", Order: readersFirst,
-		Example: "Address → json.RawMessage", match: func(_, b wire) bool { return b.is(wireJSON) }},
-	{ID: "raw-lost", Class: Breaking,
-		Purpose: "stored {rows} may hold any JSON there, and not all of it decodes into the new type", Advice: "keep json.RawMessage and decode it in the handler",
-		Example: "json.RawMessage → Address", match: func(a, _ wire) bool { return a.is(wireJSON) }},
 	{ID: "marshaler-changed", Class: Breaking,
 		Purpose: "each type writes itself its own way, which cannot be seen from here", Advice: "keep the type; if the new one reads what the old one wrote, accept it",
 		Example: "a.Money → b.Money, each with MarshalJSON", match: func(a, b wire) bool { return a.opaque() && b.opaque() }},
