@@ -109,7 +109,7 @@ func (h *history) wantFacts(lines ...string) {
 }
 
 func (h *history) accept(rule, subject string) error {
-	outputs, list, err := Accept(h.t.Context(), h.dir, rule, subject, "no such job is left")
+	outputs, list, err := Accept(h.t.Context(), h.dir, rule, subject, "none is left <& checked>")
 	if err == nil && list != nil {
 		err = fmt.Errorf("%v", told(list))
 	}
@@ -220,13 +220,13 @@ func TestAnExceptionAllowsExactlyOneChangeOnce(t *testing.T) {
 	if err := h.accept("number-string", "a.a.n"); err != nil {
 		t.Fatal(err)
 	}
-	h.wantFacts(`"a.a/v1.n": "string"`, `"a.a/accepted/number-string.n": {"from":"string","to":"int","reason":"no such job is left"}`)
+	h.wantFacts(`"a.a/v1.n": "string"`, `"a.a/accepted/number-string.n": {"from":"string","to":"int","reason":"none is left <& checked>"}`)
 	// Not another change of the field, nor of another field, nor as long as there is one that is not accepted.
 	h.commit([]string{"json-type a.a.n"}, "a.go", a(boolean))
 	h.commit([]string{"number-string a.a.n"}, "a.go", a("N int64 `json:\"n\"`"))
 	// This one, and it is used up.
 	h.commit(nil, "a.go", a(num))
-	h.wantFacts(`"a.a/v1.n": "int"`, `"reason":"no such job is left","used":true}`)
+	h.wantFacts(`"a.a/v1.n": "int"`, `"reason":"none is left <& checked>","used":true}`)
 	h.commit([]string{"number-string a.a.n"}, "a.go", a(str))
 	if err := h.accept("number-string", "a.a.n"); err != nil {
 		t.Fatal(err)

@@ -41,7 +41,6 @@ type ruleCase struct {
 	olderName, because, stray string
 	serves                    []string
 	old, new                  string
-	before, after             map[string]*kind // by the name of the kind
 	archive                   archive
 	path                      string
 }
