@@ -419,7 +419,7 @@ func (t *treeComparison) renamed(path string, gone, added map[string]*node) {
 	pair(strings.EqualFold, "json-name-case")
 	pair(func(a, b string) bool { return plainName(a) == plainName(b) }, "json-name")
 	pair(func(a, b string) bool {
-		return distance(plainName(a), plainName(b)) <= 2 && len(a) > 3 || strings.Contains(a, b) || strings.Contains(b, a)
+		return min(len(a), len(b)) > 3 && (distance(plainName(a), plainName(b)) <= 2 || strings.Contains(a, b) || strings.Contains(b, a))
 	}, "json-name")
 	if len(gone) == 1 && len(added) == 1 {
 		pair(func(string, string) bool { return true }, "json-name")

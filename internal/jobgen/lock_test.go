@@ -468,6 +468,20 @@ func TestARenamedKindKeepsItsPast(t *testing.T) {
 	h.commit([]string{"note: kind-renamed a.new", "number-string a.new.id"}, "a.go", named("a.new timeout=1s\n//job:was a.old a.oldest b.b", id), "b/b.go", "package b\n")
 }
 
+// Two kinds that become one bring along the names each has given up.
+func TestAMergedKindRemembersRemovedNamesOfBoth(t *testing.T) {
+	t.Parallel()
+	h := newHistory(t)
+	b := func(fields ...string) string { return strings.ReplaceAll(a(fields...), "a.a", "b.b") }
+	h.commit(nil, "a/a.go", a(id), "b/b.go", b(id, note))
+	h.commit([]string{"note: optional-field-removed b.b.note"}, "b/b.go", b(id))
+	taking := func(fields ...string) string {
+		return strings.Replace(a(fields...), "timeout=1s", "timeout=1s\n//job:was b.b", 1)
+	}
+	h.commit([]string{"note: kind-renamed a.a"}, "a/a.go", taking(id), "b/b.go", "package b\n")
+	h.commit([]string{"number-string a.a.note"}, "a/a.go", taking(id, "Note int `json:\"note\"`"))
+}
+
 // go generate runs jobgen once for each package.
 func TestARunOverOnePackageLeavesTheOthersAlone(t *testing.T) {
 	t.Parallel()
