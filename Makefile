@@ -8,7 +8,8 @@ ARGS      ?=
 # The packages in which goroutines meet; all others are as sequential as their callers.
 CONCURRENT = . ./jobs/... ./worker/... ./jobtest/... ./internal/engine/... ./internal/postgres/...
 
-SQLC = $(GO) tool -modfile=tools/go.mod sqlc
+# Without cgo sqlc parses SQL in WebAssembly: the same output, half the time to build, no C compiler.
+SQLC = CGO_ENABLED=0 $(GO) tool -modfile=tools/go.mod sqlc
 LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
