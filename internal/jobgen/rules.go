@@ -14,8 +14,9 @@ type Class string
 const (
 	// Safe: programs before and after the change read what the others write. The lock follows by itself.
 	Safe Class = "safe"
-	// Staged: the new program reads what the old one wrote, but not always the other way round, so the order of deployment
-	// matters. The lock follows by itself, and jobgen says the order.
+	// Staged: the new program reads what the old one wrote (but for a value that it has given up: optional-field-removed),
+	// and not always the other way round, so the order of deployment matters. The lock follows by itself, and jobgen says
+	// the order.
 	Staged Class = "staged"
 	// Breaking: something stored would be lost, misread or never run. Nothing is generated until it is taken back,
 	// versioned or accepted.
