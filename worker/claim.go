@@ -20,7 +20,7 @@ func (w *Worker) claim(ctx context.Context) {
 	var (
 		idle   = idleness{worker: w}
 		sweeps = pacer{}
-		unseen = unseen{worker: w}
+		unseen = unseen{worker: w, last: time.Now()}
 		solo   = soloist{worker: w, unseen: &unseen, patience: w.cfg.Lease}
 		full   = true // the last claim was: more may be waiting
 		timer  = time.NewTimer(0)
@@ -70,7 +70,8 @@ func (w *Worker) claim(ctx context.Context) {
 			continue
 		}
 		if sweep && got == 0 {
-			continue // as a rule another worker is sweeping: that says nothing about what waits
+			full = full || idle.woken // as a rule another worker is sweeping: that says nothing about what waits
+			continue
 		}
 		full = got == n
 		idle.found(ctx, got)
@@ -96,9 +97,13 @@ func limit(ctx context.Context) (context.Context, context.CancelFunc) {
 type unseen struct {
 	worker *Worker
 	look   bool
-	until  time.Time // such a claim cannot commit any more
-	next   time.Time
+	until  time.Time // such a claim cannot commit any more, as a rule
+	last   time.Time
+	before map[engine.Hold]bool // what was unknown at the last look
 }
+
+// unseenEvery is how often it looks without a reason: a network can keep a statement back for longer than anybody waits.
+const unseenEvery = time.Minute
 
 // note begins to look if err leaves it open whether a claim took effect.
 func (u *unseen) note(err error) {
@@ -109,10 +114,14 @@ func (u *unseen) note(err error) {
 
 func (u *unseen) giveBack(ctx context.Context) {
 	now := time.Now()
-	if !u.look || now.Before(u.next) {
+	every := unseenEvery
+	if u.look {
+		every = time.Second
+	}
+	if now.Sub(u.last) < every {
 		return
 	}
-	u.next = now.Add(time.Second)
+	u.last = now
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	w := u.worker
@@ -123,13 +132,20 @@ func (u *unseen) giveBack(ctx context.Context) {
 		return
 	}
 	u.look = now.Before(u.until) // one look must come after it, however long the database is away
+	// Twice in a row, because the outcome of a hold can be stored between the answer and this line.
+	unknown := map[engine.Hold]bool{}
 	for _, s := range w.ledger.unknown(held) {
+		if unknown[s] = true; !u.before[s] {
+			u.look = true
+			continue
+		}
 		h := &hold{Claimed: engine.Claimed{ID: s.ID, Fence: s.Fence}, owner: self.ID}
 		if w.ledger.enter(self.ID, h) {
 			w.log.Warn("a job claimed by a statement whose answer was lost is given back", "job", s.ID)
-			w.outcomes.put(outcome{hold: h, release: true})
+			w.outcomes.put(outcome{hold: h, release: true, unsure: true})
 		}
 	}
+	u.before = unknown
 }
 
 func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) {

@@ -486,3 +486,44 @@ func TestIdleWorkerIsWokenAlsoAfterItsLeaseWasLost(t *testing.T) {
 }
 
 var _ pgx.QueryTracer = (*tap)(nil)
+
+// An enqueue wakes a worker that handles its kind, not one that only polls its queue.
+func TestAnEnqueueWakesAWorkerThatHandlesItsKind(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	specs := []*jobs.Spec[task, string]{answering("t.one"), answering("t.two"), answering("t.three")}
+	for _, spec := range specs {
+		start(t, pool, worker.Config{}, func(r *worker.Registry) {
+			worker.Handle(r, spec, func(context.Context, *jobs.Job[task]) (string, error) { return spec.Kind, nil })
+		})
+	}
+	eventually(t, soon, "all sleep", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == len(specs) })
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for id, kind := range map[string]string{"t.one": "t.one", "t.two": "t.two", "t.three": "t.three"} {
+		channel := one[string](t, pool, `SELECT 'jobgen_' || worker_id FROM jobgen.wake WHERE $1 = ANY(kinds)`, id)
+		execute(t, conn, `LISTEN "`+channel+`"`)
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range specs {
+			if spec.Kind == kind {
+				enqueue(t, tx, spec, task{})
+			}
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
+		n, err := conn.Conn().WaitForNotification(ctx)
+		cancel()
+		if err != nil || n.Channel != channel {
+			t.Fatalf("enqueueing %s notified %+v, %v; want %s", kind, n, err, channel)
+		}
+		execute(t, conn, "UNLISTEN *")
+	}
+}

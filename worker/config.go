@@ -83,8 +83,8 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 		return c, fmt.Errorf("worker: Lease is %s; it must be 100ms to 24h", c.Lease)
 	case c.Heartbeat <= 0 || c.Heartbeat > c.Lease/3:
 		return c, fmt.Errorf("worker: Heartbeat is %s; it must be positive and at most a third of Lease (%s), so that one lost heartbeat loses no job", c.Heartbeat, c.Lease)
-	case c.Reclaim <= 0:
-		return c, fmt.Errorf("worker: Reclaim is %s; it must be positive", c.Reclaim)
+	case c.Reclaim <= 0 || c.Reclaim > 24*time.Hour:
+		return c, fmt.Errorf("worker: Reclaim is %s; it must be positive and at most 24h", c.Reclaim)
 	case c.MaxCrashes < 3 || c.MaxCrashes > 1000:
 		return c, fmt.Errorf("worker: MaxCrashes is %d; it must be 3 to 1000: two crashes can be another job's doing", c.MaxCrashes)
 	case c.KeepAttempts < 0:

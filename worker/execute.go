@@ -41,30 +41,25 @@ func (w *Worker) run(h *hold) {
 		w.conclude(o, cause)
 		w.ledger.free() // only now: a shutdown that sees no handler running flushes for the last time
 	}()
-	ctx := h.ctx
-	if d := h.handler.timeout; d > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, d, timeoutError(d))
-		defer cancel()
-	}
 	if h.handler.tx == nil {
-		o.result, o.err = invoke(ctx, h, nil)
-	} else {
-		o.stored = true
-		err := w.store.InTx(ctx, h.owner, func(tx any, finish func(engine.Success) error) error {
-			result, err := invoke(ctx, h, tx)
-			if err != nil {
-				return err
-			}
-			o.verdict = true
-			h.finishing.Store(true)
-			return finish(h.success(result))
-		})
-		o.err = err
+		o.result, o.err = invoke(h, nil)
+		return
 	}
-	if timeout := context.Cause(ctx); o.err != nil && errors.Is(timeout, context.DeadlineExceeded) && context.Cause(h.ctx) == nil {
-		o.err = fmt.Errorf("%w: %w", timeout, o.err)
+	o.stored = true
+	// Waiting for a connection is no part of the attempt: it is not the handler's time.
+	err := w.store.InTx(h.ctx, h.owner, func(tx any, finish func(engine.Success) error) error {
+		result, err := invoke(h, tx)
+		if err != nil {
+			return err
+		}
+		o.verdict = true
+		h.finishing.Store(true)
+		return finish(h.success(result))
+	})
+	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && time.Now().After(*end) {
+		err = fmt.Errorf("%w: %w", timeoutError(h.handler.timeout), err) // the handler had ignored it
 	}
+	o.err = err
 }
 
 // timeoutError is the cause of a handler's context after its kind's timeout.
@@ -73,19 +68,35 @@ type timeoutError time.Duration
 func (d timeoutError) Error() string        { return "timeout after " + time.Duration(d).String() }
 func (d timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// invoke calls the handler and turns a panic into an error. So does a panic in the methods of the error it returns (a nil
-// pointer of an error type has them), which would otherwise come in the loop that stores outcomes.
-func invoke(ctx context.Context, h *hold, tx any) (result []byte, err error) {
+// invoke calls the handler under its kind's timeout and turns a panic into an error. What comes back as an error is a
+// failedError: the methods of the handler's own error are called here, once, where their panics harm nobody.
+func invoke(h *hold, tx any) (result []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n\n%s", p, debug.Stack())
 		}
 	}()
-	if result, err = h.handler.call(ctx, tx, &h.Claimed); err != nil {
-		_ = h.failure(err)
+	ctx := h.ctx
+	if d := h.handler.timeout; d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d, timeoutError(d))
+		defer cancel()
+		end := time.Now().Add(d)
+		h.timeout.Store(&end)
 	}
-	return result, err
+	if result, err = h.handler.call(ctx, tx, &h.Claimed); err == nil {
+		return result, nil
+	}
+	if timeout := context.Cause(ctx); errors.Is(timeout, context.DeadlineExceeded) && context.Cause(h.ctx) == nil {
+		err = fmt.Errorf("%w: %w", timeout, err)
+	}
+	return nil, &failedError{h.failure(err)}
 }
+
+// failedError is a handler's error as it will stand on record.
+type failedError struct{ engine.Failure }
+
+func (e *failedError) Error() string { return e.Failure.Error }
 
 // success is what finishing h with result writes.
 func (h *hold) success(result []byte) engine.Success {
@@ -94,6 +105,9 @@ func (h *hold) success(result []byte) engine.Success {
 
 // failure is what failing h with err writes.
 func (h *hold) failure(err error) engine.Failure {
+	if failed, is := err.(*failedError); is { //nolint:errorlint // only as it comes from invoke: wrapped, it is another error
+		return failed.Failure
+	}
 	f := engine.Failure{Hold: h.name(), Permanent: jobs.IsPermanent(err), Error: errorText(err)}
 	if delay, ok := jobs.RetryDelay(err); ok {
 		f.Delay = delay
@@ -119,6 +133,15 @@ func (w *Worker) conclude(o outcome, cause error) {
 	case o.err != nil && errors.Is(cause, errShutdown):
 		o.release = true
 		w.outcomes.put(o)
+	case errors.Is(o.err, engine.ErrNotBegun):
+		// The handler was not called, so no attempt is spent. A moment later, because the reason may last.
+		w.log.Warn("no transaction for a handler; its job goes back", "job", h.ID, "kind", h.Kind, "error", firstLine(o.err))
+		o.release = true
+		if w.ledger.isClosed() {
+			w.outcomes.put(o)
+		} else {
+			time.AfterFunc(lockedDelay, func() { w.outcomes.put(o) })
+		}
 	default:
 		o.unsure = o.verdict && errors.Is(o.err, engine.ErrUnknown)
 		w.outcomes.put(o)

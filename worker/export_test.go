@@ -60,5 +60,7 @@ func (b *Bench) AnswerLost(ctx context.Context, ago time.Duration) {
 	u.note(engine.ErrUnknown)
 	u.until = time.Now().Add(-ago)
 	u.giveBack(ctx)
+	u.last = time.Time{} // the second look is a second later
+	u.giveBack(ctx)
 	b.Flush(ctx)
 }

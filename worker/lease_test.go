@@ -303,6 +303,9 @@ func TestG7FleetKeepsItsJobsThroughAnOutage(t *testing.T) {
 			worker.HandleNone(r, after, func(context.Context, *jobs.Job[task]) error { return nil })
 		})
 	}
+	eventually(t, soon, "all three workers are there", func() bool {
+		return one[int](t, pool, `SELECT count(*) FROM jobgen.workers`) == 3
+	})
 	enqueueMany(t, pool, spec, numbered(total))
 	eventually(t, soon, "all run", func() bool {
 		n := 0

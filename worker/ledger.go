@@ -22,6 +22,8 @@ type hold struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // set when its handler starts
 	started time.Time
+	timeout atomic.Pointer[time.Time] // when its handler's context ends, once it has been called; nil: never
+	overdue bool                      // heartbeat has said that it still runs
 	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
 	finishing atomic.Bool
 }
@@ -251,6 +253,12 @@ func (l *ledger) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+}
+
+func (l *ledger) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
 }
 
 // cancelAll cancels every running handler.

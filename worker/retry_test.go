@@ -245,7 +245,7 @@ func TestPanicsAreFailuresWithTheirStack(t *testing.T) {
 		"value":  {func() { panic("on purpose") }, []string{"panic: on purpose", "retry_test.go:"}},
 		"error":  {func() { panic(errors.New("as error")) }, []string{"panic: as error", "retry_test.go:"}},
 		"nil":    {func() { panic(nil) }, []string{"panic: panic called with nil", "retry_test.go:"}},
-		"map":    {func() { var m map[int]int; m[1] = 1 }, []string{"panic: assignment to entry in nil map", "retry_test.go:"}},
+		"map":    {func() { var m map[int]int; m[1] = 1 }, []string{"panic: assignment to entry in nil map", "retry_test.go:"}}, //nolint:staticcheck // the panic is what is tested
 		"index":  {func() { s := []int{}; s[len(s)]++ }, []string{"panic: runtime error: index out of range", "retry_test.go:"}},
 		"goexit": {runtime.Goexit, []string{"runtime.Goexit"}},
 		"deep": {func() {
@@ -341,4 +341,47 @@ func TestOperatorMayChangeMaxAttempts(t *testing.T) {
 	execute(t, pool, `UPDATE jobgen.jobs SET max_attempts = 1`)
 	close(release)
 	becomes(t, pool, ref.ID, "is dead", func(r row) bool { return r.Status == "dead" && r.Attempt == 1 })
+}
+
+// An error whose methods change their mind is asked once, where its panic harms nobody.
+type moody struct{ asked *atomic.Int32 }
+
+func (m moody) Error() string {
+	if m.asked.Add(1) > 1 {
+		panic("asked twice")
+	}
+	return "asked once"
+}
+
+func TestG9AnErrorIsAskedForItsTextOnce(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := kind("t.moody")
+	spec.MaxAttempts = 1
+	ref := enqueue(t, pool, spec, task{})
+	start(t, pool, worker.Config{}, func(r *worker.Registry) {
+		worker.HandleNone(r, spec, func(context.Context, *jobs.Job[task]) error { return moody{new(atomic.Int32)} })
+	})
+	drained(t, pool, soon)
+	if got := one[string](t, pool, `SELECT last_error FROM jobgen.jobs WHERE id = $1`, ref.ID); got != "asked once" {
+		t.Errorf("on record: %q", got)
+	}
+}
+
+func TestAHandlerThatIgnoresItsTimeoutIsReported(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := kind("t.deaf")
+	spec.Timeout = 50 * time.Millisecond
+	end := make(chan struct{})
+	enqueue(t, pool, spec, task{})
+	w := start(t, pool, worker.Config{Lease: 300 * time.Millisecond}, func(r *worker.Registry) {
+		worker.HandleNone(r, spec, func(context.Context, *jobs.Job[task]) error { <-end; return nil })
+	})
+	eventually(t, soon, "the worker says so", func() bool { return w.log.has("a handler ignores its context") })
+	close(end)
+	drained(t, pool, soon)
+	if n := strings.Count(w.log.String(), "a handler ignores its context"); n != 1 {
+		t.Errorf("it was said %d times", n)
+	}
 }

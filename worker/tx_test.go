@@ -300,3 +300,62 @@ func TestG5SmallPoolDelaysHandlersAndNothingElse(t *testing.T) {
 		t.Errorf("%d attempts are on record", n)
 	}
 }
+
+// Waiting for a connection is not the handler's time: it spends no attempt, however short the kind's timeout.
+func TestG5WaitingForAConnectionSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	config := pool.Config()
+	config.MaxConns = 1
+	small, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(small.Close)
+	spec := kind("t.tx")
+	spec.Timeout, spec.MaxAttempts = 500*time.Millisecond, 1
+	enqueueMany(t, pool, spec, numbered(20))
+	start(t, small, worker.Config{}, func(r *worker.Registry) {
+		worker.HandleTxNone(r, spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) error {
+			_, err := tx.Exec(ctx, `INSERT INTO effect (n) SELECT $1 FROM pg_sleep(0.1)`, j.Payload.N)
+			return err
+		})
+	})
+	drained(t, pool, soon)
+	if n := one[int](t, pool, `SELECT count(*) FROM effect`); n != 20 {
+		t.Errorf("%d of 20 handlers had their effect; the others are dead: %v", n, all[string](t, pool, `SELECT last_error FROM jobgen.jobs`))
+	}
+}
+
+// A transaction that cannot be opened gives the job back unspent.
+func TestG5ATransactionThatCannotBeOpenedSpendsNoAttempt(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	var refuse atomic.Bool
+	refuse.Store(true)
+	config := pool.Config()
+	config.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) {
+		if refuse.Load() && c.Config().RuntimeParams["application_name"] != "jobgen worker" {
+			return true, errors.New("no connection for you")
+		}
+		return true, nil
+	}
+	app, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(app.Close)
+	spec := kind("t.tx")
+	spec.MaxAttempts = 1
+	ref := enqueue(t, pool, spec, task{N: 1})
+	w := start(t, app, worker.Config{}, func(r *worker.Registry) {
+		worker.HandleTxNone(r, spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) error {
+			return leave(ctx, tx, j.Payload.N, "done")
+		})
+	})
+	eventually(t, soon, "the worker says so", func() bool { return w.log.has("no transaction for a handler") })
+	eventually(t, soon, "the job is back", func() bool { return strings.HasPrefix(look(t, pool, ref.ID).Status, "queued") })
+	refuse.Store(false)
+	eventually(t, soon, "the job has run", func() bool { return one[int](t, pool, `SELECT count(*) FROM effect`) == 1 })
+	drained(t, pool, soon)
+}

@@ -280,7 +280,7 @@ func (d *demo) startFleet(ctx context.Context, url string) error {
 func (d *demo) alive() error {
 	for _, p := range d.survivors() {
 		if p.hasEnded() {
-			return fmt.Errorf("%s ended by itself (%v). The end of its log:\n%s", p.name, p.err, p.tail())
+			return fmt.Errorf("%s ended by itself (%v). The end of its log:\n%s", p.name, p.err, p.tail()) //nolint:errorlint // nil if it ended with status 0
 		}
 	}
 	return nil

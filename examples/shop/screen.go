@@ -117,15 +117,6 @@ func clip(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// clipLeft cuts text to width characters, keeping its end.
-func clipLeft(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	r := []rune(text)
-	return "…" + string(r[len(r)-width+1:])
-}
-
 // count writes 1993 as 1,993.
 func count[N int | int64](n N) string {
 	s := strconv.FormatInt(int64(n), 10)

@@ -18,7 +18,7 @@ WITH ins AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $2 = ANY(w.kinds) LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins
 `
@@ -40,7 +40,7 @@ type EnqueueRow struct {
 	Woken int64
 }
 
-// Enqueue inserts one job without a key and, if a worker of its queue has been idle for a while, wakes that one.
+// Enqueue inserts one job without a key and, if a worker that handles it has been idle for a while, wakes that one.
 // Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
 // take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
 // their order.
@@ -75,7 +75,7 @@ WITH k AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $3 LIMIT 1) i
+  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $3 AND $1 = ANY(w.kinds) LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins
 `
@@ -130,7 +130,7 @@ WITH input AS MATERIALIZED (
   FROM input
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $2 LIMIT $10::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $2 AND $3 = ANY(w.kinds) LIMIT $10::int) i
 )
 SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id
 `
@@ -198,7 +198,7 @@ WITH input AS MATERIALIZED (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $4 LIMIT $11::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $4 AND $3 = ANY(w.kinds) LIMIT $11::int) i
   WHERE EXISTS (SELECT FROM ins)
 )
 SELECT input.id::bigint AS id, (ins.id IS NOT NULL)::bool AS inserted
@@ -293,7 +293,7 @@ WITH revived AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 LIMIT 1) i
+  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $10 = ANY(w.kinds) LIMIT 1) i
 )
 SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived
 `

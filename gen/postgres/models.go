@@ -79,6 +79,7 @@ type JobgenSchemaVersion struct {
 type JobgenWake struct {
 	Queue    string
 	WorkerID uuid.UUID
+	Kinds    []string
 }
 
 type JobgenWorker struct {

@@ -193,18 +193,19 @@ func (q *Queries) Session(ctx context.Context, lockTimeout string) error {
 }
 
 const sleep = `-- name: Sleep :exec
-INSERT INTO jobgen.wake (queue, worker_id)
-SELECT unnest($1::text[]), $2::uuid
+INSERT INTO jobgen.wake (queue, worker_id, kinds)
+SELECT unnest($1::text[]), $2::uuid, $3::text[]
 ON CONFLICT DO NOTHING
 `
 
 type SleepParams struct {
 	Queues   []string
 	WorkerID uuid.UUID
+	Kinds    []string
 }
 
 // Sleep says that a worker has been idle for a while and wants to be woken.
 func (q *Queries) Sleep(ctx context.Context, arg SleepParams) error {
-	_, err := q.db.Exec(ctx, sleep, arg.Queues, arg.WorkerID)
+	_, err := q.db.Exec(ctx, sleep, arg.Queues, arg.WorkerID, arg.Kinds)
 	return err
 }

@@ -17,6 +17,8 @@ var (
 	ErrNotMigrated = errors.New("jobgen: the database has no jobgen tables, or an older form of them: run jobs.Migrate or `jobctl migrate up`")
 	// ErrLocked: somebody else has a row of the statement locked, and it did not wait for long.
 	ErrLocked = errors.New("jobgen: locked by another session")
+	// ErrNotBegun: no transaction could be opened for a handler, which was not called.
+	ErrNotBegun = errors.New("jobgen: no transaction for the handler")
 	// ErrUnknown: the connection ended before the answer came, so the statement may have taken effect.
 	ErrUnknown = errors.New("jobgen: outcome unknown")
 )
@@ -219,7 +221,8 @@ type Store interface {
 	// Listen calls ready once it hears and woken for each wake-up of the worker, until ctx ends or the connection does.
 	Listen(ctx context.Context, id uuid.UUID, ready, woken func()) error
 
-	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. fn gets a finish to call
+	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. ErrNotBegun: it could not be
+	// opened, and fn was not called. fn gets a finish to call
 	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
 	// stale, with ErrRecorded if another job has done the key's work, and with ErrUnknown if the answer to COMMIT was lost.
 	InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(Success) error) error) error

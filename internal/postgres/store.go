@@ -262,7 +262,8 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 }
 
 func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {
-	return translate(s.q.Sleep(ctx, gen.SleepParams{Queues: w.Queues, WorkerID: w.ID}))
+	names, _ := kinds(w)
+	return translate(s.q.Sleep(ctx, gen.SleepParams{Queues: w.Queues, WorkerID: w.ID, Kinds: names}))
 }
 
 func (s *Store) Awake(ctx context.Context, id uuid.UUID) error { return translate(s.q.Awake(ctx, id)) }

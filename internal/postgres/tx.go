@@ -20,7 +20,7 @@ const endTimeout = 10 * time.Second
 func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(engine.Success) error) error) error {
 	tx, err := s.app.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
-		return fmt.Errorf("opening the handler's transaction: %w", err)
+		return fmt.Errorf("%w: %w", engine.ErrNotBegun, err)
 	}
 	defer func() {
 		ctx, cancel := ending(ctx)

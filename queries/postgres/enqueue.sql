@@ -1,5 +1,5 @@
 -- name: Enqueue :one
--- Enqueue inserts one job without a key and, if a worker of its queue has been idle for a while, wakes that one.
+-- Enqueue inserts one job without a key and, if a worker that handles it has been idle for a while, wakes that one.
 -- Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
 -- take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
 -- their order.
@@ -10,7 +10,7 @@ WITH ins AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
 
@@ -31,7 +31,7 @@ WITH k AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT 1) i
+  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
 
@@ -48,7 +48,7 @@ WITH input AS MATERIALIZED (
   FROM input
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT @wake::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT @wake::int) i
 )
 SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id;
 
@@ -71,7 +71,7 @@ WITH input AS MATERIALIZED (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT @wake::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT @wake::int) i
   WHERE EXISTS (SELECT FROM ins)
 )
 SELECT input.id::bigint AS id, (ins.id IS NOT NULL)::bool AS inserted
@@ -90,7 +90,7 @@ WITH revived AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue LIMIT 1) i
+  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
 )
 SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived;
 

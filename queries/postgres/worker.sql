@@ -43,8 +43,8 @@ UPDATE jobgen.workers SET lost_at = clock_timestamp() WHERE id = @id AND lost_at
 
 -- name: Sleep :exec
 -- Sleep says that a worker has been idle for a while and wants to be woken.
-INSERT INTO jobgen.wake (queue, worker_id)
-SELECT unnest(@queues::text[]), @worker_id::uuid
+INSERT INTO jobgen.wake (queue, worker_id, kinds)
+SELECT unnest(@queues::text[]), @worker_id::uuid, @kinds::text[]
 ON CONFLICT DO NOTHING;
 
 -- name: Awake :exec

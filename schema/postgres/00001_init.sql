@@ -69,6 +69,7 @@ CREATE TABLE jobgen.workers (
 CREATE TABLE jobgen.wake (
   queue     text COLLATE "C" NOT NULL,
   worker_id uuid NOT NULL,
+  kinds     text[] COLLATE "C" NOT NULL,
   PRIMARY KEY (queue, worker_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
 

@@ -50,7 +50,7 @@ func Read(r io.Reader) (orders []Order, refused []Refused, err error) {
 	for n := 1; ; n++ {
 		line, err := in.ReadSlice('\n')
 		long := false
-		for err == bufio.ErrBufferFull {
+		for errors.Is(err, bufio.ErrBufferFull) {
 			long = true
 			_, err = in.ReadSlice('\n')
 		}
