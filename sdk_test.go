@@ -21,10 +21,16 @@ import (
 
 const modulePath = "github.com/jobgen-go/jobgen"
 
+// setup makes the module of TestSDK.
+const setup = `go mod init example.com/app
+go get -tool github.com/jobgen-go/jobgen/cmd/jobgen@latest
+go get github.com/jobgen-go/jobgen/worker@latest
+`
+
 // TestSDK follows jobs from an annotated struct to a stored result: see testdata/sdk/main.go for the steps.
 func TestSDK(t *testing.T) {
 	t.Parallel()
-	app := newUserModule(t, "example.com/app")
+	app := newUserModule(t, setup)
 	for _, name := range []string{"main.go", "billing/billing.go"} {
 		text, err := os.ReadFile(filepath.Join("testdata/sdk", name))
 		if err != nil {
@@ -49,7 +55,7 @@ func TestTutorial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := newUserModule(t, "example.com/hello")
+	app := newUserModule(t, regexp.MustCompile("(?s)<!-- setup -->\n```sh\n(.*?)```").FindStringSubmatch(string(readme))[1])
 	blocks := regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```\\w*\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
 	want := ""
 	for _, b := range blocks {
@@ -77,14 +83,15 @@ type userModule struct {
 	env []string
 }
 
-// newUserModule makes an empty module and gets jobgen, tool and library, from a file:// proxy made of this checkout.
-func newUserModule(t *testing.T, path string) *userModule {
+// newUserModule runs the commands that make a module, which get jobgen, tool and library, from a file:// proxy made of
+// this checkout.
+func newUserModule(t *testing.T, commands string) *userModule {
 	t.Helper()
 	proxy, version := proxyOf(t, ".")
 	cache := strings.TrimSpace(string(output(t, ".", nil, "go", "env", "GOMODCACHE")))
 	m := &userModule{t: t, dir: t.TempDir(), env: append(os.Environ(),
 		"GOPROXY=file://"+proxy+",file://"+filepath.Join(cache, "cache/download")+","+strings.TrimSpace(string(output(t, ".", nil, "go", "env", "GOPROXY"))),
-		"GOSUMDB=off", "GOFLAGS=-mod=mod -modcacherw", "GOWORK=off",
+		"GOSUMDB=off", "GOFLAGS=-modcacherw", "GOWORK=off",
 		"DATABASE_URL="+jobtest.DB(t).Config().ConnString(),
 	)}
 	t.Cleanup(func() { // what the module cache has kept of this version, which nobody else will ask for
@@ -95,9 +102,10 @@ func newUserModule(t *testing.T, path string) *userModule {
 			}
 		}
 	})
-	m.run("go", "mod", "init", path)
-	m.run("go", "get", "-tool", modulePath+"/cmd/jobgen@"+version)
-	m.run("go", "get", modulePath+"/jobs@"+version, modulePath+"/worker@"+version)
+	for _, line := range strings.Split(strings.TrimSpace(commands), "\n") {
+		words := strings.Fields(strings.ReplaceAll(line, "@latest", "@"+version))
+		m.run(words[0], words[1:]...)
+	}
 	return m
 }
 
