@@ -105,7 +105,7 @@ func (h *hold) success(result []byte) engine.Success {
 
 // failure is what failing h with err writes.
 func (h *hold) failure(err error) engine.Failure {
-	if failed, is := err.(*failedError); is { //nolint:errorlint // only as it comes from invoke: wrapped, it is another error
+	if failed, is := err.(*failedError); is { // as it comes from invoke; wrapped, it is another error
 		return failed.Failure
 	}
 	f := engine.Failure{Hold: h.name(), Permanent: jobs.IsPermanent(err), Error: errorText(err)}

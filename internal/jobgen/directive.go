@@ -34,6 +34,9 @@ func scanComment(ds *diags, c *ast.Comment) (directive, bool) {
 	if !ok || d.Tool != "job" {
 		if fix := nearMiss(c.Text); fix != "" {
 			ds.add(c.Slash, ruleNearMiss, "this is not a directive and would be ignored; write %s", fix)
+		} else if m := inBlock.FindStringSubmatchIndex(c.Text); m != nil && strings.HasPrefix(c.Text, "/*") {
+			fix := strings.TrimSpace(strings.TrimSuffix(c.Text[m[2]:m[3]], "*/"))
+			ds.add(c.Slash+token.Pos(m[2]), ruleNearMiss, "a directive within a /* comment */ is none and would be ignored; end the comment before it: %s", fix)
 		}
 		return directive{}, false
 	}
@@ -80,6 +83,10 @@ func splitArgs(pos token.Pos, args string) (words []word, bad token.Pos) {
 var mentions = [][]byte{[]byte("job:"), []byte("Job:"), []byte("JOB:")}
 
 var nearMissForm = regexp.MustCompile(`^(//|/\*)([ \t]*)(job|Job|JOB):([ \t]*)([A-Za-z]*)([^\n]*)`)
+
+// inBlock finds a line that would be a directive if it were not within a /* comment */; an indented one is
+// an example.
+var inBlock = regexp.MustCompile(`(?m)^(//job:[a-z]+.*)$`)
 
 // nearMiss tells how to write a comment that was probably meant as a directive: // job:kind, //job: kind, //Job:kind,
 // /*job:kind*/. With blanks on both sides of "job:" it is prose, unless a key=value follows.

@@ -115,6 +115,12 @@ func load(ctx context.Context, dir string, patterns []string) (*module, error) {
 			return nil, fmt.Errorf("%s is a file: name its package, ./%s", p, filepath.ToSlash(filepath.Dir(p)))
 		}
 	}
+	patterns = slices.Clone(patterns)
+	for i, p := range patterns {
+		if strings.HasPrefix(p, ".") && strings.HasSuffix(p, "/") { // as completion types it; go list matches it without
+			patterns[i] = strings.TrimRight(p, "/")
+		}
+	}
 	list, err := list(ctx, dir, patterns)
 	if err != nil {
 		return nil, err
