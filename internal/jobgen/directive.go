@@ -86,7 +86,7 @@ var nearMissForm = regexp.MustCompile(`^(//|/\*)([ \t]*)(job|Job|JOB):([ \t]*)([
 
 // inBlock finds a line that would be a directive if it were not within a /* comment */; an indented one is
 // an example.
-var inBlock = regexp.MustCompile(`(?m)^(//job:[a-z]+.*)$`)
+var inBlock = regexp.MustCompile(`(?m)^(//job:[a-z]+(?:[ \t].*)?)$`)
 
 // nearMiss tells how to write a comment that was probably meant as a directive: // job:kind, //job: kind, //Job:kind,
 // /*job:kind*/. With blanks on both sides of "job:" it is prose, unless a key=value follows.
