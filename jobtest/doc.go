@@ -1,5 +1,5 @@
 // Package jobtest is for the tests of an application that uses jobgen: a database for each test (DB), a look at what was
-// enqueued (Enqueued, EnqueuedOne), and a worker that runs it (Run).
+// enqueued (Enqueued, EnqueuedOne), and a worker that runs it (Run, RunJob).
 //
 //	func TestSignUpSendsMail(t *testing.T) {
 //		t.Parallel()

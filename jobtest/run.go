@@ -3,10 +3,12 @@ package jobtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobgen-go/jobgen/internal/postgres"
@@ -30,9 +32,39 @@ const (
 // so do handlers that have not returned within a minute.
 func Run(t testing.TB, db *pgxpool.Pool, register func(*worker.Registry)) {
 	t.Helper()
+	run(t, db, nil, register)
+}
+
+// RunJob runs one job, now, also if it is scheduled for later, and returns when it has ended or waits for its next
+// attempt. Other jobs stay where they are, also those that it enqueues. What the job left is looked at afterwards, by
+// awaiting its Ref or with Enqueued. A job that does not wait to be run fails the test.
+//
+//	ref, err := app.EnqueueSendMail(ctx, db, app.SendMail{To: "ada@example.com"})
+//	…
+//	jobtest.RunJob(t, db, ref.ID, func(r *worker.Registry) { app.Register(r, handlers) })
+func RunJob(t testing.TB, db *pgxpool.Pool, id int64, register func(*worker.Registry)) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	// In a queue of its own, which only the worker started here polls.
+	alone := fmt.Sprintf("jobtest.%d", id)
+	queue, err := postgres.MoveJob(ctx, db, id, alone)
+	if errors.Is(err, pgx.ErrNoRows) {
+		t.Fatalf("jobtest: no job %d waits to be run: it has ended, runs, is dead, or was never committed", id)
+	} else if err != nil {
+		t.Fatalf("jobtest: %v", err)
+	}
+	run(t, db, []string{alone}, register)
+	if err := postgres.PutBack(ctx, db, id, queue); err != nil {
+		t.Errorf("jobtest: %v", err)
+	}
+}
+
+func run(t testing.TB, db *pgxpool.Pool, queues []string, register func(*worker.Registry)) {
+	t.Helper()
 	var r worker.Registry
 	register(&r)
 	w, err := worker.New(db, &r, worker.Config{
+		Queues: queues,
 		// A transactional handler has a connection of the pool, and may want a second one.
 		Concurrency: int(max(db.Config().MaxConns/2, 1)), Grace: -1,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -3,6 +3,7 @@ package jobtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -70,5 +71,39 @@ func TestRunSaysWhatIsWrongWithTheRegistry(t *testing.T) {
 	got := failure(t, func(t testing.TB) { jobtest.Run(t, db, func(*worker.Registry) {}) })
 	if !strings.Contains(got, "worker: ") {
 		t.Errorf("%s", got)
+	}
+}
+
+func TestRunJobRunsOneJob(t *testing.T) {
+	t.Parallel()
+	db := jobtest.DB(t)
+	var refs []jobs.Ref[jobs.None]
+	for _, to := range []string{"first", "second", "third"} {
+		ref, err := jobs.Enqueue(t.Context(), db, note, mail{To: to}, jobs.In(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, ref)
+	}
+	var ran []string
+	register := func(r *worker.Registry) {
+		worker.HandleNone(r, note, func(ctx context.Context, j *jobs.Job[mail]) error {
+			ran = append(ran, j.Payload.To+" "+j.Queue)
+			if _, err := jobs.Enqueue(ctx, db, note, mail{To: "follow-up"}); err != nil {
+				return err
+			}
+			return errors.New("mailbox full")
+		})
+	}
+	jobtest.RunJob(t, db, refs[1].ID, register)
+	if got := strings.Join(ran, ", "); got != "second jobtest.2" {
+		t.Errorf("ran: %s", got)
+	}
+	var left []string
+	for _, n := range jobtest.Enqueued[mail](t, db, note.Kind) {
+		left = append(left, fmt.Sprint(n.Payload.To, n.Attempt, n.Queue, n.LastError))
+	}
+	if got := strings.Join(left, ", "); got != "first0q, second1qmailbox full, third0q, follow-up0q" {
+		t.Errorf("left: %s", got)
 	}
 }

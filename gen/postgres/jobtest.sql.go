@@ -107,6 +107,42 @@ func (q *Queries) JobsOfKind(ctx context.Context, kind string) ([]JobsOfKindRow,
 	return items, nil
 }
 
+const moveJob = `-- name: MoveJob :one
+UPDATE jobgen.jobs j
+SET queue = $1, run_at = least(j.run_at, clock_timestamp())
+FROM (SELECT o.id, o.queue FROM jobgen.jobs o WHERE o.id = $2 AND o.status = 'queued' FOR UPDATE) old
+WHERE j.id = old.id
+RETURNING old.queue
+`
+
+type MoveJobParams struct {
+	Queue string
+	ID    int64
+}
+
+// MoveJob puts a waiting job into a queue, due now, and tells where it was.
+func (q *Queries) MoveJob(ctx context.Context, arg MoveJobParams) (string, error) {
+	row := q.db.QueryRow(ctx, moveJob, arg.Queue, arg.ID)
+	var queue string
+	err := row.Scan(&queue)
+	return queue, err
+}
+
+const putBack = `-- name: PutBack :exec
+UPDATE jobgen.jobs SET queue = $1 WHERE id = $2
+`
+
+type PutBackParams struct {
+	Queue string
+	ID    int64
+}
+
+// PutBack ends what MoveJob began, if the job is still there.
+func (q *Queries) PutBack(ctx context.Context, arg PutBackParams) error {
+	_, err := q.db.Exec(ctx, putBack, arg.Queue, arg.ID)
+	return err
+}
+
 const unfinished = `-- name: Unfinished :one
 SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS workers,
        (SELECT count(*) FROM jobgen.jobs j

@@ -56,3 +56,14 @@ func Unfinished(ctx context.Context, db gen.DBTX) (workers, jobs int, err error)
 	row, err := gen.New(db).Unfinished(ctx)
 	return int(row.Workers), int(row.Jobs), translate(err)
 }
+
+// MoveJob puts a waiting job into a queue, due now, and tells where it was; PutBack takes that back. Without such a job it
+// fails with pgx.ErrNoRows.
+func MoveJob(ctx context.Context, db gen.DBTX, id int64, queue string) (was string, err error) {
+	was, err = gen.New(db).MoveJob(ctx, gen.MoveJobParams{ID: id, Queue: queue})
+	return was, translate(err)
+}
+
+func PutBack(ctx context.Context, db gen.DBTX, id int64, queue string) error {
+	return translate(gen.New(db).PutBack(ctx, gen.PutBackParams{ID: id, Queue: queue}))
+}

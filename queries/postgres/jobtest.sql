@@ -15,3 +15,16 @@ SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS w
         WHERE j.status = 'running'
            OR j.status = 'queued' AND j.run_at <= clock_timestamp()
               AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues)))::int AS jobs;
+
+
+-- name: MoveJob :one
+-- MoveJob puts a waiting job into a queue, due now, and tells where it was.
+UPDATE jobgen.jobs j
+SET queue = @queue, run_at = least(j.run_at, clock_timestamp())
+FROM (SELECT o.id, o.queue FROM jobgen.jobs o WHERE o.id = @id AND o.status = 'queued' FOR UPDATE) old
+WHERE j.id = old.id
+RETURNING old.queue;
+
+-- name: PutBack :exec
+-- PutBack ends what MoveJob began, if the job is still there.
+UPDATE jobgen.jobs SET queue = @queue WHERE id = @id;
