@@ -82,12 +82,13 @@ func story(ctx context.Context, pool *pgxpool.Pool) error {
 	check(err)
 
 	// A rollback takes the job along; a commit brings both.
+	var booked jobs.Ref[jobs.None]
 	for _, end := range []func(pgx.Tx) error{rollback(ctx), commit(ctx)} {
 		tx, err := pool.Begin(ctx)
 		check(err)
 		_, err = tx.Exec(ctx, "INSERT INTO ledger VALUES ('order', 1)")
 		check(err)
-		_, err = billing.EnqueueBookPayment(ctx, tx, billing.BookPayment{PaymentID: "p1", Cents: 5})
+		booked, err = billing.EnqueueBookPayment(ctx, tx, billing.BookPayment{PaymentID: "p1", Cents: 5})
 		check(err)
 		check(end(tx))
 	}
@@ -152,6 +153,8 @@ func story(ctx context.Context, pool *pgxpool.Pool) error {
 		_, err := r.Await(ctx, pool)
 		check(err)
 	}
+	_, err = booked.Await(ctx, pool) // a worker that was killed may have held it
+	check(err)
 	expect(50, count(ctx, pool, "SELECT count(*) FROM ledger WHERE payment LIKE 'many%'"), "effects of 100 payments with 50 keys")
 	expect(1, count(ctx, pool, "SELECT count(*) FROM ledger WHERE payment = 'p1'"), "effects of the payment enqueued first")
 	fmt.Println("a transactional handler's effect happens once")
