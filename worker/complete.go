@@ -64,11 +64,20 @@ func (w *Worker) complete(ctx context.Context) {
 	w.flush(end, end.Done())
 }
 
-// storeTime bounds one statement of a flush; lockedDelay is how long the outcome of a job whose row is locked waits.
+// storeTime bounds one statement of a flush; laterDelay is how long an outcome waits for its reason to pass.
 const (
-	storeTime   = 30 * time.Second
-	lockedDelay = time.Second
+	storeTime  = 30 * time.Second
+	laterDelay = time.Second
 )
+
+// later puts an outcome after a moment, or at once during a shutdown, which would not wait for it.
+func (w *Worker) later(o outcome) {
+	if w.ledger.isClosed() {
+		w.outcomes.put(o)
+		return
+	}
+	time.AfterFunc(laterDelay, func() { w.outcomes.put(o) })
+}
 
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
 // time; a statement under way is not cut, because its answer would be lost.
@@ -99,7 +108,7 @@ type writer func(ctx context.Context, batch []outcome) (map[int64]bool, error)
 // is cornered by halving the batch, so that it harms only its own job (G9); a row that another session has locked, likewise.
 func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcome, store writer) {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		if batch = w.onlyCurrent(batch); len(batch) == 0 {
+		if batch = w.ledger.onlyCurrent(batch); len(batch) == 0 {
 			return
 		}
 		ended, err := func() (map[int64]bool, error) {
@@ -121,9 +130,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			w.refuse(ctx, stop, batch[0], refused)
 			return
 		case locked:
-			// The others go on; this one is tried again by itself.
-			alone := batch[0]
-			time.AfterFunc(lockedDelay, func() { w.outcomes.put(alone) })
+			w.later(batch[0]) // by itself; the others go on
 			return
 		}
 		w.contact.failed(w.log, "store outcomes", err)
@@ -139,20 +146,6 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			return
 		}
 	}
-}
-
-// onlyCurrent drops outcomes of holds that are not current: a statement that matches ids and fences apart must not see
-// a stale pair beside a live one.
-func (w *Worker) onlyCurrent(batch []outcome) []outcome {
-	w.ledger.mu.Lock()
-	defer w.ledger.mu.Unlock()
-	kept := batch[:0]
-	for _, o := range batch {
-		if w.ledger.byID[o.hold.ID] == o.hold {
-			kept = append(kept, o)
-		}
-	}
-	return kept
 }
 
 // settle frees the holds of a stored batch and reports those that the database did not know any more.

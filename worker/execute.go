@@ -137,11 +137,7 @@ func (w *Worker) conclude(o outcome, cause error) {
 		// The handler was not called, so no attempt is spent. A moment later, because the reason may last.
 		w.log.Warn("no transaction for a handler; its job goes back", "job", h.ID, "kind", h.Kind, "error", firstLine(o.err))
 		o.release = true
-		if w.ledger.isClosed() {
-			w.outcomes.put(o)
-		} else {
-			time.AfterFunc(lockedDelay, func() { w.outcomes.put(o) })
-		}
+		w.later(o)
 	default:
 		o.unsure = o.verdict && errors.Is(o.err, engine.ErrUnknown)
 		w.outcomes.put(o)

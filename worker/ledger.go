@@ -168,6 +168,20 @@ func (l *ledger) current(h *hold) bool {
 	return l.byID[h.ID] == h
 }
 
+// onlyCurrent drops outcomes of holds that are not current: a statement that matches ids and fences apart must not see
+// a stale pair beside a live one.
+func (l *ledger) onlyCurrent(batch []outcome) []outcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := batch[:0]
+	for _, o := range batch {
+		if l.byID[o.hold.ID] == o.hold {
+			kept = append(kept, o)
+		}
+	}
+	return kept
+}
+
 // settle removes holds whose outcome is stored, or that turned out stale.
 func (l *ledger) settle(hs ...*hold) {
 	l.mu.Lock()

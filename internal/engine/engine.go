@@ -279,14 +279,3 @@ type Filter struct {
 	Statuses, Kinds, Queues []string
 	IDs                     []int64
 }
-
-// Operator is what jobctl needs of a database.
-type Operator interface {
-	Check(ctx context.Context) error
-	// List reads jobs from the newest id below before down.
-	List(ctx context.Context, f Filter, before int64, n int) ([]Job, error)
-	// Show finds a job and all that is on record of it; both are nil if nothing is.
-	Show(ctx context.Context, id int64) (*Job, *Result, []Attempt, error)
-	// Requeue gives up to n dead jobs a fresh start and answers with their ids.
-	Requeue(ctx context.Context, f Filter, n int) ([]int64, error)
-}

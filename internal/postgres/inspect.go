@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/engine"
@@ -18,18 +16,8 @@ func JobsOfKind(ctx context.Context, db gen.DBTX, kind string) ([]engine.Job, er
 	}
 	out := make([]engine.Job, len(rows))
 	for i, r := range rows {
-		out[i] = engine.Job{
-			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Version: int(r.Version), Priority: int(r.Priority),
-			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
-			ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError, Payload: r.Payload,
-		}
-		if r.Key != nil {
-			out[i].Key = *r.Key
-		}
-		if len(r.Headers) > 0 {
-			if err := json.Unmarshal(r.Headers, &out[i].Headers); err != nil {
-				return nil, fmt.Errorf("headers of job %d do not decode: %w", r.ID, err)
-			}
+		if out[i], err = wholeJob(gen.ShowJobRow(r)); err != nil {
+			return nil, err
 		}
 	}
 	return out, nil

@@ -18,8 +18,6 @@ import (
 // Operator is what a person who operates a queue does to a database. It works on the pool it is given.
 type Operator struct{ Pool *pgxpool.Pool }
 
-var _ engine.Operator = Operator{}
-
 func (o Operator) q() *gen.Queries { return gen.New(o.Pool) }
 
 // Check tells whether the database is there and migrated. It may be read-only: looking works on a standby too.
@@ -40,6 +38,7 @@ func (o Operator) Now(ctx context.Context) (time.Time, error) {
 	return now, translate(err)
 }
 
+// List reads jobs from the newest id below before down.
 func (o Operator) List(ctx context.Context, f engine.Filter, before int64, n int) (out []engine.Job, err error) {
 	var rows []gen.ListJobsRow
 	if slices.Equal(f.Statuses, []string{"dead"}) && len(f.IDs) == 0 {
@@ -64,7 +63,22 @@ func (o Operator) List(ctx context.Context, f engine.Filter, before int64, n int
 	return out, translate(err)
 }
 
-// Show reads everything in one snapshot, so that a job that finishes meanwhile is not seen twice or not at all.
+// wholeJob is a row of jobs with its payload and headers.
+func wholeJob(r gen.ShowJobRow) (engine.Job, error) {
+	j := engine.Job{
+		ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),
+		Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
+		ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError, Payload: r.Payload,
+	}
+	if len(r.Headers) > 0 {
+		if err := json.Unmarshal(r.Headers, &j.Headers); err != nil {
+			return j, fmt.Errorf("headers of job %d do not decode: %w", r.ID, err)
+		}
+	}
+	return j, nil
+}
+
+// Show finds a job and all that is on record of it; both are nil if nothing is. It reads everything in one snapshot, so that a job that finishes meanwhile is not seen twice or not at all.
 func (o Operator) Show(ctx context.Context, id int64) (*engine.Job, *engine.Result, []engine.Attempt, error) {
 	tx, err := o.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
@@ -75,16 +89,11 @@ func (o Operator) Show(ctx context.Context, id int64) (*engine.Job, *engine.Resu
 	var job *engine.Job
 	switch r, err := q.ShowJob(ctx, id); {
 	case err == nil:
-		job = &engine.Job{
-			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),
-			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
-			ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError, Payload: r.Payload,
+		j, err := wholeJob(r)
+		if err != nil {
+			return nil, nil, nil, err
 		}
-		if len(r.Headers) > 0 {
-			if err := json.Unmarshal(r.Headers, &job.Headers); err != nil {
-				return nil, nil, nil, fmt.Errorf("headers of job %d do not decode: %w", id, err)
-			}
-		}
+		job = &j
 	case !errors.Is(err, pgx.ErrNoRows):
 		return nil, nil, nil, translate(err)
 	}
