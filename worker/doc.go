@@ -4,7 +4,7 @@
 //
 // # The loops
 //
-// Run starts six loops in one errgroup, and ends them in this order.
+// Run starts seven loops in one errgroup, and ends them in this order.
 //
 //	loop       file         starts with   waits for                              ends
 //	claim      claim.go     Run           room in the ledger; a poll; a wake-up  with Run's context
@@ -12,6 +12,7 @@
 //	upkeep     upkeep.go    Run           its interval                           with Run's context
 //	tick       schedule.go  Run           the next tick of a schedule            with Run's context
 //	heartbeat  lease.go     Run           its interval                           after the last handler
+//	control    control.go   Run           a notification; its interval           after the last handler
 //	complete   complete.go  Run           an outcome                             after the last handler, with a last flush
 //
 // Beside them, runners (execute.go) call handlers: claim starts as many as there are slots and work for, and each ends

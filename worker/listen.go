@@ -19,7 +19,7 @@ func (w *Worker) listen(ctx context.Context) {
 			case <-conn.Done():
 			}
 		}()
-		err := w.store.Listen(conn, w.self.Load().ID, w.heard, func() { poke(w.wake) })
+		err := w.store.Listen(conn, w.self.Load().ID, w.heard, func() { poke(w.wake) }, func() { poke(w.controlled) })
 		w.listening.Store(false)
 		moved := conn.Err() != nil
 		cancel()
@@ -42,4 +42,5 @@ func (w *Worker) heard() {
 	w.listening.Store(true)
 	w.sweepNow.Store(true)
 	poke(w.wake)
+	poke(w.controlled)
 }

@@ -34,16 +34,18 @@ type Worker struct {
 	hurry  chan struct{} // closed: no grace at shutdown
 	ledger *ledger
 
-	handlers  context.Context // base of every handler's context: it has the values of Run's, and never ends
-	outcomes  outcomes
-	marks     marks
-	wake      chan struct{} // this worker was notified
-	moved     chan struct{} // this worker has a new id to listen under
-	listening atomic.Bool
-	sweepNow  atomic.Bool
-	suspects  atomic.Bool // one is waiting
-	contact   contact
-	fleet     atomic.Int64 // workers whose lease stands, as of the last heartbeat
+	handlers   context.Context // base of every handler's context: it has the values of Run's, and never ends
+	outcomes   outcomes
+	marks      marks
+	wake       chan struct{}                  // this worker was notified
+	queues     atomic.Pointer[[]engine.Queue] // what has been decided about some of its queues
+	controlled chan struct{}                  // there is something new for control
+	moved      chan struct{}                  // this worker has a new id to listen under
+	listening  atomic.Bool
+	sweepNow   atomic.Bool
+	suspects   atomic.Bool // one is waiting
+	contact    contact
+	fleet      atomic.Int64 // workers whose lease stands, as of the last heartbeat
 }
 
 // New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (five at most); the
@@ -63,7 +65,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 	return &Worker{
 		reg: r, cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
-		outcomes: outcomes{poke: make(chan struct{}, 1)}, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		outcomes: outcomes{poke: make(chan struct{}, 1)}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -122,6 +124,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	g.Go(func() error { w.upkeep(ctx); return nil })
 	g.Go(func() error { w.tick(ctx); return nil })
 	g.Go(func() error { w.heartbeat(loops); return nil })
+	g.Go(func() error { w.control(loops); return nil })
 	g.Go(func() error { w.complete(loops); return nil })
 	g.Go(func() error { defer finish(); <-stopped; return w.shutdown() })
 	err = g.Wait()

@@ -11,6 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type JobgenCompatibility struct {
+	Version int64
+	Oldest  int64
+}
+
 type JobgenJob struct {
 	ID          int64
 	RunAt       time.Time
@@ -30,6 +35,25 @@ type JobgenJob struct {
 	Payload     []byte
 	Headers     []byte
 	LastError   *string
+	Deadline    *time.Time
+	Snoozes     *int32
+}
+
+type JobgenJobArchive struct {
+	JobID      int64
+	Status     string
+	Queue      string
+	Kind       string
+	Key        *string
+	Version    int32
+	Attempt    int32
+	Crashes    int32
+	Payload    []byte
+	Headers    []byte
+	Reason     *string
+	CreatedAt  time.Time
+	FinishedAt time.Time
+	ExpiresAt  time.Time
 }
 
 type JobgenJobAttempt struct {
@@ -43,6 +67,13 @@ type JobgenJobAttempt struct {
 	Error     string
 }
 
+type JobgenJobCancel struct {
+	JobID       int64
+	WorkerID    uuid.UUID
+	RequestedAt time.Time
+	Reason      string
+}
+
 type JobgenJobResult struct {
 	Kind       string
 	Key        string
@@ -50,6 +81,19 @@ type JobgenJobResult struct {
 	FinishedAt *time.Time
 	ExpiresAt  *time.Time
 	Result     []byte
+}
+
+type JobgenJobStart struct {
+	JobID     int64
+	WorkerID  uuid.UUID
+	StartedAt time.Time
+}
+
+type JobgenQueue struct {
+	Name     string
+	PausedAt *time.Time
+	Weight   *int32
+	Slots    *int32
 }
 
 type JobgenSample struct {

@@ -135,7 +135,7 @@ WITH RECURSIVE kinds AS (
 SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
        j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
 FROM kinds k CROSS JOIN LATERAL (
-  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, queue, kind, key, payload, headers, last_error FROM jobgen.jobs d
+  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, queue, kind, key, payload, headers, last_error, deadline, snoozes FROM jobgen.jobs d
   WHERE d.status = 'dead' AND d.kind = k.kind AND d.id < $1::bigint
     AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
   ORDER BY d.id DESC

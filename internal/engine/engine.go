@@ -160,6 +160,26 @@ type Beat struct {
 	Gone    []int64   // ids of the holds named that are no longer this worker's
 }
 
+// Control is what is asked of a worker from outside while it runs.
+type Control struct {
+	Queues  []Queue  // those of its queues about which something has been decided
+	Cancels []Cancel // jobs it runs that are to be stopped
+}
+
+// Queue is what has been decided about a queue.
+type Queue struct {
+	Name   string
+	Paused bool
+	Weight int // 0: what the program says
+	Slots  int // handlers at once in each process; 0: no limit
+}
+
+// Cancel is the wish to stop a running job.
+type Cancel struct {
+	ID     int64
+	Reason string
+}
+
 // Lost is a worker that has just been marked lost.
 type Lost struct {
 	ID       uuid.UUID
@@ -218,8 +238,11 @@ type Store interface {
 	// Sleep says that the worker is idle and wants to be woken; Awake takes it back.
 	Sleep(ctx context.Context, w *Worker) error
 	Awake(ctx context.Context, id uuid.UUID) error
-	// Listen calls ready once it hears and woken for each wake-up of the worker, until ctx ends or the connection does.
-	Listen(ctx context.Context, id uuid.UUID, ready, woken func()) error
+	// Listen calls ready once it hears, woken for each wake-up of the worker, and controlled when Control has something
+	// new for it, until ctx ends or the connection does.
+	Listen(ctx context.Context, id uuid.UUID, ready, woken, controlled func()) error
+	// Control reads what is asked of the worker.
+	Control(ctx context.Context, w *Worker) (Control, error)
 
 	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. ErrNotBegun: it could not be
 	// opened, and fn was not called. fn gets a finish to call

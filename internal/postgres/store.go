@@ -271,7 +271,21 @@ func (s *Store) Awake(ctx context.Context, id uuid.UUID) error { return translat
 // listenCheck is how long a silent connection is trusted before it is asked whether it is alive.
 const listenCheck = 20 * time.Second
 
-func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken func()) error {
+// controlPayload is what a notification carries that tells a worker to read its Control; a wake-up carries nothing.
+const controlPayload = "control"
+
+func (s *Store) Control(ctx context.Context, w *engine.Worker) (c engine.Control, err error) {
+	row, err := s.q.Control(ctx, gen.ControlParams{Queues: w.Queues, WorkerID: w.ID})
+	for i, name := range row.Queues {
+		c.Queues = append(c.Queues, engine.Queue{Name: name, Paused: row.Paused[i], Weight: int(row.Weights[i]), Slots: int(row.Slots[i])})
+	}
+	for i, id := range row.CancelIds {
+		c.Cancels = append(c.Cancels, engine.Cancel{ID: id, Reason: row.CancelReasons[i]})
+	}
+	return c, translate(err)
+}
+
+func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken, controlled func()) error {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return translate(err)
@@ -287,10 +301,12 @@ func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken func()) e
 	ready()
 	for {
 		wait, cancel := context.WithTimeout(ctx, listenCheck)
-		_, err := conn.WaitForNotification(wait)
+		n, err := conn.WaitForNotification(wait)
 		quiet := wait.Err() != nil
 		cancel()
 		switch {
+		case err == nil && n.Payload == controlPayload:
+			controlled()
 		case err == nil:
 			woken()
 		case ctx.Err() != nil:

@@ -181,7 +181,7 @@ func TestListenHearsItsWorkersWakeUps(t *testing.T) {
 	ready, woken, ended := make(chan struct{}), make(chan struct{}, 10), make(chan error)
 	ctx, cancel := context.WithCancel(f.ctx())
 	go func() {
-		ended <- f.store.Listen(ctx, w.ID, func() { close(ready) }, func() { woken <- struct{}{} })
+		ended <- f.store.Listen(ctx, w.ID, func() { close(ready) }, func() { woken <- struct{}{} }, func() {})
 	}()
 	select {
 	case <-ready:

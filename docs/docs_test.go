@@ -1,0 +1,49 @@
+// Package docs checks the pages.
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// example is Go code in a page, with the file that it was taken from: `<!-- example: worker/example_test.go -->`.
+var example = regexp.MustCompile("(?s)(?:<!-- example: (\\S+) -->\n)?```go\n(.*?)```\n")
+
+// The Go code of the pages about the runtime stands in a file that is compiled, and as a rule run, by a test.
+func TestTheCodeOfThePagesIsCompiled(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("runtime/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal("no pages", err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range example.FindAllStringSubmatch(string(text), -1) {
+			if m[1] == "" {
+				t.Errorf("%s: say where this code stands, with a line <!-- example: FILE --> above it:\n%s", page, m[2])
+				continue
+			}
+			source, err := os.ReadFile(filepath.Join("..", m[1]))
+			if err != nil {
+				t.Errorf("%s: %v", page, err)
+			} else if !strings.Contains(unindented(string(source)), unindented(m[2])) {
+				t.Errorf("%s: this code does not stand in %s:\n%s", page, m[1], m[2])
+			}
+		}
+	}
+}
+
+// unindented is text without the white space at the beginning of its lines.
+func unindented(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, l := range lines {
+		lines[i] = strings.TrimSpace(l)
+	}
+	return strings.Join(lines, "\n")
+}

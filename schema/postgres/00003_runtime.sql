@@ -1,0 +1,72 @@
+-- Expand only: a program that knows schema 2 goes on beside this one. New columns are null unless a job uses them, so they
+-- cost a job that does not use them nothing but its bit in the row's null map, which claimed_at has made necessary anyway.
+
+-- +goose Up
+ALTER TABLE jobgen.jobs
+  ADD COLUMN deadline timestamptz, -- after it the job is not worth running; null: always
+  ADD COLUMN snoozes  integer;     -- how often its handler has put it off; null: never
+
+ALTER TABLE jobgen.job_attempt
+  DROP CONSTRAINT job_attempt_outcome_check,
+  ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed', 'snoozed', 'cancelled')) NOT VALID;
+
+-- Jobs that have left jobs and stay on record for a while: all that were cancelled (G2). Append-only.
+CREATE TABLE jobgen.job_archive (
+  job_id      bigint PRIMARY KEY,
+  status      text COLLATE "C" NOT NULL CHECK (status IN ('succeeded', 'cancelled')),
+  queue       text COLLATE "C" NOT NULL,
+  kind        text COLLATE "C" NOT NULL,
+  key         text COLLATE "C",
+  version     integer NOT NULL,
+  attempt     integer NOT NULL,
+  crashes     integer NOT NULL,
+  payload     jsonb NOT NULL,
+  headers     jsonb,
+  reason      text,
+  created_at  timestamptz NOT NULL,
+  finished_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  expires_at  timestamptz NOT NULL
+);
+CREATE INDEX job_archive_expiry ON jobgen.job_archive (expires_at);
+
+-- What is asked of a worker about a job that it runs: stop it. Apart from jobs, so that nobody who runs jobs looks for it there.
+CREATE TABLE jobgen.job_cancel (
+  job_id       bigint PRIMARY KEY,
+  worker_id    uuid NOT NULL,
+  requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  reason       text NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX job_cancel_worker ON jobgen.job_cancel (worker_id);
+
+-- A start of a job owned by lock (own=lock): written before its handler is called, in a transaction of its own, and taken
+-- away by whatever ends the job in order. One that nobody took away is a crash.
+CREATE TABLE jobgen.job_start (
+  job_id     bigint NOT NULL,
+  worker_id  uuid NOT NULL,
+  started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (job_id, worker_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+-- What an operator has decided about a queue. A queue without a row is open, with weight 1 and no limit of its own.
+CREATE TABLE jobgen.queues (
+  name      text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 100),
+  paused_at timestamptz,
+  weight    integer CHECK (weight BETWEEN 1 AND 1000),  -- null: what the worker's program says
+  slots     integer CHECK (slots BETWEEN 1 AND 100000)  -- handlers at once in each process; null: no limit
+);
+
+-- For each migration, the oldest one whose programs go on working beside it. A program that finds a newer schema than it
+-- knows starts only if it is in that range.
+CREATE TABLE jobgen.compatibility (
+  version bigint PRIMARY KEY,
+  oldest  bigint NOT NULL
+);
+INSERT INTO jobgen.compatibility (version, oldest) VALUES (3, 2);
+
+-- +goose Down
+DROP TABLE jobgen.compatibility, jobgen.queues, jobgen.job_start, jobgen.job_cancel, jobgen.job_archive;
+DELETE FROM jobgen.job_attempt WHERE outcome NOT IN ('failed', 'crashed');
+ALTER TABLE jobgen.job_attempt
+  DROP CONSTRAINT job_attempt_outcome_check,
+  ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed'));
+ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes;
