@@ -20,13 +20,13 @@ func (w *Worker) claim(ctx context.Context) {
 	var (
 		idle   = idleness{worker: w}
 		sweeps = pacer{}
-		unseen = unseen{worker: w, last: time.Now()}
+		unseen = unseen{worker: w, last: now()}
 		solo   = soloist{worker: w, unseen: &unseen, patience: w.cfg.Lease}
 		full   = true // the last claim was: more may be waiting
 		timer  = time.NewTimer(0)
 	)
 	defer timer.Stop()
-	sweeps.next = time.Now().Add(sweepEvery)
+	sweeps.next = now().add(sweepEvery)
 	for ctx.Err() == nil {
 		if w.suspects.Swap(false) && solo.ready() {
 			solo.play(ctx)
@@ -57,10 +57,10 @@ func (w *Worker) claim(ctx context.Context) {
 			n = max(w.ledger.want(), 1)
 		}
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
-		before := time.Now()
+		before := now()
 		got, err := w.claimOnce(ctx, n, sweep)
 		if sweep {
-			sweeps.plan(time.Since(before), int(w.fleet.Load()))
+			sweeps.plan(since(before), int(w.fleet.Load()))
 		}
 		if err != nil {
 			w.contact.failed(w.log, "claim", err)
@@ -97,8 +97,8 @@ func limit(ctx context.Context) (context.Context, context.CancelFunc) {
 type unseen struct {
 	worker *Worker
 	look   bool
-	until  time.Time // such a claim cannot commit any more, as a rule
-	last   time.Time
+	until  instant // such a claim cannot commit any more, as a rule
+	last   instant
 	before map[engine.Hold]bool // what was unknown at the last look
 }
 
@@ -108,20 +108,20 @@ const unseenEvery = time.Minute
 // note begins to look if err leaves it open whether a claim took effect.
 func (u *unseen) note(err error) {
 	if errors.Is(err, engine.ErrUnknown) {
-		u.look, u.until = true, time.Now().Add(2*claimTime)
+		u.look, u.until = true, now().add(2*claimTime)
 	}
 }
 
 func (u *unseen) giveBack(ctx context.Context) {
-	now := time.Now()
+	at := now()
 	every := unseenEvery
 	if u.look {
 		every = time.Second
 	}
-	if now.Sub(u.last) < every {
+	if at.sub(u.last) < every {
 		return
 	}
-	u.last = now
+	u.last = at
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	w := u.worker
@@ -131,7 +131,7 @@ func (u *unseen) giveBack(ctx context.Context) {
 		w.contact.failed(w.log, "held", err)
 		return
 	}
-	u.look = now.Before(u.until) // one look must come after it, however long the database is away
+	u.look = at < u.until // one look must come after it, however long the database is away
 	// Twice in a row, because the outcome of a hold can be stored between the answer and this line.
 	unknown := map[engine.Hold]bool{}
 	for _, s := range w.ledger.unknown(held) {
@@ -198,7 +198,7 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 // idleness decides how long to wait between claims that find less than they ask for.
 type idleness struct {
 	worker *Worker
-	since  time.Time // of nothing found; zero: the last claim found something
+	since  instant   // of nothing found; zero: the last claim found something
 	asleep uuid.UUID // the worker id under which the wake row is written; zero: none is
 	woken  bool      // the coming claim is because of a notification
 	delay  time.Duration
@@ -207,7 +207,7 @@ type idleness struct {
 // pause writes the wake row when it is time to, and tells how long to wait before the next claim.
 func (i *idleness) pause(ctx context.Context) time.Duration {
 	w := i.worker
-	if i.since.IsZero() {
+	if i.since == 0 {
 		i.delay = pollFirst
 		return jitter(i.delay)
 	}
@@ -215,7 +215,7 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 	defer cancel()
 	self := w.self.Load()
 	if i.asleep != self.ID {
-		if time.Since(i.since) < drowsy {
+		if since(i.since) < drowsy {
 			i.delay = min(i.delay*3/2, pollShort)
 			return jitter(i.delay)
 		}
@@ -245,15 +245,15 @@ func (i *idleness) found(ctx context.Context, n int) {
 	woken := i.woken
 	i.woken = false
 	if n == 0 {
-		if i.since.IsZero() {
-			i.since = time.Now()
+		if i.since == 0 {
+			i.since = now()
 		}
 		if woken { // another worker was faster: sleep on
 			i.delay = pollShort
 		}
 		return
 	}
-	i.since = time.Time{}
+	i.since = 0
 	if i.asleep != uuid.Nil {
 		ctx, cancel := limit(ctx)
 		defer cancel()
@@ -266,8 +266,8 @@ func (i *idleness) found(ctx context.Context, n int) {
 }
 
 func (i *idleness) fail() {
-	if i.since.IsZero() {
-		i.since = time.Now()
+	if i.since == 0 {
+		i.since = now()
 	}
 	i.asleep = uuid.Nil
 	i.delay = max(i.delay, pollShort)
@@ -276,13 +276,13 @@ func (i *idleness) fail() {
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 
 // pacer spaces sweeps for the whole fleet: each worker waits in proportion to the fleet's size, and to what a sweep costs.
-type pacer struct{ next time.Time }
+type pacer struct{ next instant }
 
-func (p *pacer) due() bool { return !time.Now().Before(p.next) }
+func (p *pacer) due() bool { return p.next.passed() }
 
 func (p *pacer) plan(cost time.Duration, fleet int) {
 	wait := min(sweepEvery*time.Duration(max(fleet, 1)), sweepMost)
-	p.next = time.Now().Add(jitter(max(wait, sweepCost*cost)))
+	p.next = now().add(jitter(max(wait, sweepCost*cost)))
 }
 
 // soloist runs suspects: jobs that two lost workers or more were running. Whatever kills the next process is then known,
@@ -290,30 +290,30 @@ func (p *pacer) plan(cost time.Duration, fleet int) {
 type soloist struct {
 	worker   *Worker
 	unseen   *unseen
-	next     time.Time
+	next     instant
 	patience time.Duration
 }
 
 // soloStint is how long suspects go on one after the other before other work gets as much time again.
 const soloStint = 10 * time.Second
 
-func (s *soloist) ready() bool { return !time.Now().Before(s.next) }
+func (s *soloist) ready() bool { return s.next.passed() }
 
 // play empties the process, then claims suspects one by one. It gives up after its patience, which doubles each time: a
 // process full of long handlers is not the place, but the suspect must run some day.
 func (s *soloist) play(ctx context.Context) {
 	w := s.worker
-	begin := time.Now()
+	begin := now()
 	for _, h := range w.ledger.unstarted() {
 		w.outcomes.put(outcome{hold: h, release: true})
 	}
 	if !s.empty(ctx, s.patience) {
-		s.next = time.Now().Add(4 * s.patience)
+		s.next = now().add(4 * s.patience)
 		s.patience *= 2
 		return
 	}
 	s.patience = w.cfg.Lease
-	for ctx.Err() == nil && time.Since(begin) < soloStint {
+	for ctx.Err() == nil && since(begin) < soloStint {
 		self := w.self.Load()
 		claim, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
 		batch, err := w.store.ClaimSuspect(claim, self)
@@ -332,7 +332,7 @@ func (s *soloist) play(ctx context.Context) {
 			return
 		}
 	}
-	s.next = time.Now().Add(time.Since(begin))
+	s.next = now().add(since(begin))
 }
 
 // empty waits until this process holds nothing and runs nothing, for at most d, or for ever if d is 0.

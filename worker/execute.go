@@ -56,7 +56,7 @@ func (w *Worker) run(h *hold) {
 		h.finishing.Store(true)
 		return finish(h.success(result))
 	})
-	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && time.Now().After(*end) {
+	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && *end < now() {
 		err = fmt.Errorf("%w: %w", timeoutError(h.handler.timeout), err) // the handler had ignored it
 	}
 	o.err = err
@@ -81,7 +81,7 @@ func invoke(h *hold, tx any) (result []byte, err error) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d, timeoutError(d))
 		defer cancel()
-		end := time.Now().Add(d)
+		end := now().add(d)
 		h.timeout.Store(&end)
 	}
 	if result, err = h.handler.call(ctx, tx, &h.Claimed); err == nil {

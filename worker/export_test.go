@@ -58,9 +58,9 @@ func (b *Bench) Holds() int {
 func (b *Bench) AnswerLost(ctx context.Context, ago time.Duration) {
 	u := unseen{worker: b.w}
 	u.note(engine.ErrUnknown)
-	u.until = time.Now().Add(-ago)
+	u.until = now().add(-ago)
 	u.giveBack(ctx)
-	u.last = time.Time{} // the second look is a second later
+	u.last = 0 // the second look is a second later
 	u.giveBack(ctx)
 	b.Flush(ctx)
 }

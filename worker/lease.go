@@ -29,9 +29,9 @@ func (w *Worker) heartbeat(ctx context.Context) {
 			w.contact.made(w.log, w.cfg.Lease, beat.Now)
 			w.fleet.Store(int64(beat.Fleet))
 			for _, h := range asked {
-				if end := h.timeout.Load(); end != nil && !h.overdue && time.Since(*end) > w.cfg.Heartbeat {
+				if end := h.timeout.Load(); end != nil && !h.overdue && since(*end) > w.cfg.Heartbeat {
 					h.overdue = true
-					w.log.Warn("a handler ignores its context: it still runs after its timeout and keeps its slot", "job", h.ID, "kind", h.Kind, "timeout", h.handler.timeout, "running", time.Since(h.started).Round(time.Millisecond))
+					w.log.Warn("a handler ignores its context: it still runs after its timeout and keeps its slot", "job", h.ID, "kind", h.Kind, "timeout", h.handler.timeout, "running", since(h.started).Round(time.Millisecond))
 				}
 			}
 			for _, h := range w.ledger.gone(asked, beat.Gone) {
@@ -65,8 +65,8 @@ func (w *Worker) beat(ctx context.Context, holds []engine.Hold) (engine.Beat, er
 // back, not for each statement between.
 type contact struct {
 	mu     sync.Mutex
-	since  time.Time // of the first heartbeat of an uninterrupted series
-	last   time.Time // heartbeat
+	since  instant   // of the first heartbeat of an uninterrupted series
+	last   instant   // heartbeat
 	now    time.Time // the database's clock at the last heartbeat
 	broken bool
 }
@@ -74,16 +74,16 @@ type contact struct {
 func (c *contact) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.since, c.last = time.Time{}, time.Time{}
+	c.since, c.last = 0, 0
 }
 
-func (c *contact) made(log *slog.Logger, lease time.Duration, now time.Time) {
+func (c *contact) made(log *slog.Logger, lease time.Duration, databaseNow time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.since.IsZero() || time.Since(c.last) > lease {
-		c.since = time.Now()
+	if c.since == 0 || since(c.last) > lease {
+		c.since = now()
 	}
-	c.last, c.now = time.Now(), now
+	c.last, c.now = now(), databaseNow
 	if c.broken {
 		c.broken = false
 		log.Info("contact with the database is back")
@@ -97,7 +97,7 @@ func (c *contact) failed(log *slog.Logger, step string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if step == "heartbeat" {
-		c.since = time.Time{}
+		c.since = 0
 	}
 	if !c.broken {
 		c.broken = true
@@ -110,7 +110,7 @@ func (c *contact) failed(log *slog.Logger, step string, err error) {
 func (c *contact) lasted(d time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.since.IsZero() && time.Since(c.since) >= d && time.Since(c.last) < d
+	return c.since != 0 && since(c.since) >= d && since(c.last) < d
 }
 
 // databaseTime is the database's clock at the last heartbeat, or zero.

@@ -18,12 +18,12 @@ type hold struct {
 	engine.Claimed
 	handler *handler
 	owner   uuid.UUID // the worker id under which it was claimed
-	entered time.Time
+	entered instant
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // set when its handler starts
-	started time.Time
-	timeout atomic.Pointer[time.Time] // when its handler's context ends, once it has been called; nil: never
-	overdue bool                      // heartbeat has said that it still runs
+	started instant
+	timeout atomic.Pointer[instant] // when its handler's context ends, once it has been called; nil: never
+	overdue bool                    // heartbeat has said that it still runs
 	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
 	finishing atomic.Bool
 }
@@ -48,7 +48,7 @@ type ledger struct {
 
 	finished int64 // handlers returned, ever
 	measured int64 // finished, when the rate was last measured
-	since    time.Time
+	since    instant
 	rate     float64 // handlers returned per second while there is work; starting long ones is no sign of speed
 
 	room chan struct{} // signalled when a hold is gone or a slot is free
@@ -84,11 +84,11 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
 		return 0
 	}
 	if l.running == 0 && len(l.waiting) == 0 {
-		l.since, l.measured = time.Now(), l.finished
+		l.since, l.measured = now(), l.finished
 	}
-	now := time.Now()
+	at := now()
 	for _, h := range batch {
-		h.entered = now
+		h.entered = at
 		if old := l.byID[h.ID]; old != nil && old.cancel != nil {
 			old.cancel(engine.ErrLeaseLost)
 		}
@@ -127,7 +127,7 @@ func (l *ledger) start(base context.Context) *hold {
 		poke(l.room)
 	}
 	h.ctx, h.cancel = context.WithCancelCause(base)
-	h.started = time.Now()
+	h.started = now()
 	l.running++
 	l.active[h] = struct{}{}
 	return h
@@ -229,9 +229,9 @@ func (l *ledger) unknown(held []engine.Hold) (strays []engine.Hold) {
 func (l *ledger) longRunning(d time.Duration) (hs []*hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
+	at := now()
 	for h := range l.active {
-		if l.byID[h.ID] == h && now.Sub(h.started) >= d {
+		if l.byID[h.ID] == h && at.sub(h.started) >= d {
 			hs = append(hs, h)
 		}
 	}
@@ -243,7 +243,7 @@ func (l *ledger) longRunning(d time.Duration) (hs []*hold) {
 func (l *ledger) overdue(patience time.Duration) []*hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) == 0 || time.Since(l.waiting[0].entered) < patience {
+	if len(l.waiting) == 0 || since(l.waiting[0].entered) < patience {
 		return nil
 	}
 	l.measure()
@@ -319,9 +319,9 @@ func (l *ledger) want() int {
 
 // measure updates the rate: an average over about ahead, of the time in which there was work.
 func (l *ledger) measure() {
-	now := time.Now()
-	dt := now.Sub(l.since)
-	if dt < time.Millisecond || l.since.IsZero() {
+	at := now()
+	dt := at.sub(l.since)
+	if dt < time.Millisecond || l.since == 0 {
 		return
 	}
 	r := float64(l.finished-l.measured) / dt.Seconds()
@@ -330,7 +330,7 @@ func (l *ledger) measure() {
 	} else {
 		l.rate += (r - l.rate) * (1 - math.Exp(-dt.Seconds()/ahead.Seconds()))
 	}
-	l.since, l.measured = now, l.finished
+	l.since, l.measured = at, l.finished
 }
 
 // poke wakes whoever waits on c, once.

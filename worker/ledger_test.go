@@ -26,7 +26,7 @@ func held(owner uuid.UUID, first int64, n int) []*hold {
 func (l *ledger) pace(n float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.rate, l.since, l.measured = n, time.Now(), l.finished
+	l.rate, l.since, l.measured = n, now(), l.finished
 }
 
 func TestG3ClaimAheadForShortJobsOnly(t *testing.T) {
@@ -88,14 +88,13 @@ func TestG3StoredHoldsMakeRoomAndUnstoredOnesDoNot(t *testing.T) {
 func TestG3RateFollowsTheJobs(t *testing.T) {
 	t.Parallel()
 	l := newLedger(10)
-	begin := time.Now()
-	l.since = begin.Add(-20 * time.Millisecond)
+	l.since = now().add(-20 * time.Millisecond)
 	l.finished = 200
 	l.measure()
 	if l.rate < 1000 || l.rate > 10_001 {
 		t.Errorf("200 handlers in 20 ms or a little more are %.0f a second", l.rate)
 	}
-	l.since = time.Now().Add(-time.Second) // and then nothing for a second
+	l.since = now().add(-time.Second) // and then nothing for a second
 	l.measure()
 	if l.rate > 1 {
 		t.Errorf("after a second without a return the rate is still %.0f", l.rate)
@@ -108,7 +107,7 @@ func TestG3StartingHandlersIsNoSpeed(t *testing.T) {
 	l := newLedger(10)
 	l.own(me, nil)
 	l.add(me, held(me, 1, 9))
-	l.since = time.Now().Add(-2 * time.Millisecond)
+	l.since = now().add(-2 * time.Millisecond)
 	for range 9 {
 		l.start(context.Background())
 	}
@@ -276,9 +275,9 @@ func TestBackoffOfSweepsGrowsWithTheFleetAndTheCost(t *testing.T) {
 		{10 * time.Second, 1, 150 * time.Second, 250 * time.Second},
 	} {
 		var p pacer
-		begin := time.Now()
+		begin := now()
 		p.plan(c.cost, c.fleet)
-		if wait := p.next.Sub(begin); wait < c.min || wait > c.max {
+		if wait := p.next.sub(begin); wait < c.min || wait > c.max {
 			t.Errorf("cost %s, fleet %d: the next sweep comes after %s", c.cost, c.fleet, wait)
 		}
 		if p.due() {

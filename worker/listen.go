@@ -10,7 +10,7 @@ import (
 func (w *Worker) listen(ctx context.Context) {
 	said := false
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; {
-		begin := time.Now()
+		begin := now()
 		conn, cancel := context.WithCancel(ctx)
 		go func() {
 			select {
@@ -26,7 +26,7 @@ func (w *Worker) listen(ctx context.Context) {
 		if moved {
 			continue
 		}
-		if delay = min(2*delay, 10*time.Second); time.Since(begin) > time.Minute {
+		if delay = min(2*delay, 10*time.Second); since(begin) > time.Minute {
 			said, delay = false, 100*time.Millisecond
 		}
 		if !said {

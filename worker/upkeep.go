@@ -18,12 +18,12 @@ const (
 // upkeep is the loop that takes back what lost workers held, notices suspects, and purges what has expired. Any number of
 // workers do this at once (G10).
 func (w *Worker) upkeep(ctx context.Context) {
-	purge, orphans := time.Now().Add(rand.N(purgeEvery)), time.Now().Add(rand.N(orphanEvery))
+	purge, orphans := now().add(rand.N(purgeEvery)), now().add(rand.N(orphanEvery))
 	for wait(ctx, jitter(w.cfg.Reclaim)) {
 		fleet := time.Duration(max(w.fleet.Load(), 1))
-		look := !time.Now().Before(orphans)
+		look := orphans.passed()
 		if look {
-			orphans = time.Now().Add(jitter(orphanEvery * fleet))
+			orphans = now().add(jitter(orphanEvery * fleet))
 		}
 		if err := w.reclaim(ctx, look); err != nil && ctx.Err() == nil {
 			w.contact.failed(w.log, "reclaim", err)
@@ -34,8 +34,8 @@ func (w *Worker) upkeep(ctx context.Context) {
 			poke(w.ledger.room)
 			poke(w.wake)
 		}
-		if !time.Now().Before(purge) {
-			purge = time.Now().Add(jitter(purgeEvery * fleet))
+		if purge.passed() {
+			purge = now().add(jitter(purgeEvery * fleet))
 			if err := w.purge(ctx); err != nil && ctx.Err() == nil {
 				w.contact.failed(w.log, "purge", err)
 			}

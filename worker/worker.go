@@ -173,7 +173,7 @@ func (w *Worker) shutdown() error {
 	}
 	stuck := w.ledger.abandon()
 	for _, h := range stuck {
-		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "running", time.Since(h.started).Round(time.Millisecond))
+		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "running", since(h.started).Round(time.Millisecond))
 		w.outcomes.put(outcome{hold: h, release: true})
 	}
 	if len(stuck) > 0 {
