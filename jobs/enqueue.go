@@ -51,7 +51,12 @@ func unwrap(db DB) (DB, int) {
 	return db, limit
 }
 
-func producer(db DB) engine.Producer { return postgres.Producer{DB: db} }
+func producer(db DB) engine.Producer {
+	if then, is := db.(*followUps); is {
+		return then
+	}
+	return postgres.Producer{DB: db}
+}
 
 // Enqueue stores one job, in db's transaction if it is one (G1). If the job's key is taken, it stores nothing and answers
 // with the job or the recorded result that is there (Ref.Existing); the dead job of a key it revives with the new
@@ -112,7 +117,10 @@ func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, 
 	}
 	got, err := producer(db).Enqueue(ctx, o.Insert, elements)
 	var value *engine.ValueError
+	var refused *InvalidError
 	switch {
+	case errors.As(err, &refused):
+		return nil, err
 	case errors.As(err, &value):
 		// What jsonb alone knows to refuse, such as a number of too many digits or too deep a nesting.
 		return nil, &InvalidError{Kind: s.Kind, Field: "payload", Problem: "was refused by the database: " + err.Error(), Err: err}

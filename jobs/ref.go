@@ -13,7 +13,8 @@ import (
 // emitted code.
 type Ref[R any] struct {
 	Kind string
-	ID   int64
+	// ID is zero for what was enqueued on OnSuccess: there is no job yet.
+	ID int64
 	// Existing: the key was taken, so the call that gave this Ref enqueued nothing. Its job, or the recorded result, is
 	// the one that was there.
 	Existing bool
@@ -40,6 +41,9 @@ func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 	db, _ = unwrap(db)
 	if _, is := db.(pgx.Tx); is {
 		return result, ErrInTransaction
+	}
+	if r.ID == 0 && r.key == "" {
+		return result, fmt.Errorf("await %s: %w", r.Kind, ErrNotStored)
 	}
 	kinds := []string{r.Kind}
 	if r.was != nil {

@@ -110,6 +110,7 @@ type Info struct {
 	// Headers are what the enqueuer attached, such as a trace context. Nil if nothing.
 	Headers map[string]string
 	key     string
+	then    *followUps // nil if no worker has made it
 }
 
 // Key identifies the work and is the same for each attempt: pass it on as the idempotency key of whatever the handler
@@ -138,7 +139,12 @@ const reservedPrefix = "job:"
 
 // Decode makes a Job of a claimed row. It is for package worker; nothing outside this module can call it.
 func Decode[P, R any](s *Spec[P, R], c *engine.Claimed) (*Job[P], error) {
-	j := &Job[P]{Info: Info{ID: c.ID, Kind: c.Kind, Queue: c.Queue, Attempt: c.Attempt, MaxAttempts: c.MaxAttempts, key: c.Key}}
+	made := &struct { // one allocation
+		Job[P]
+		then followUps
+	}{}
+	j := &made.Job
+	j.Info = Info{ID: c.ID, Kind: c.Kind, Queue: c.Queue, Attempt: c.Attempt, MaxAttempts: c.MaxAttempts, key: c.Key, then: &made.then}
 	if len(c.Headers) > 0 {
 		if err := json.Unmarshal(c.Headers, &j.Headers); err != nil {
 			return nil, fmt.Errorf("headers do not decode: %w", err)

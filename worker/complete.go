@@ -82,13 +82,15 @@ func (w *Worker) later(o outcome) {
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
 // time; a statement under way is not cut, because its answer would be lost.
 func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
-	var plain, recorded, failed, released []outcome
+	var plain, recorded, failed, released, followed []outcome
 	for _, o := range w.outcomes.take() {
 		switch {
 		case o.release:
 			released = append(released, o)
 		case o.err != nil:
 			failed = append(failed, o)
+		case o.hold.Then != nil:
+			followed = append(followed, o)
 		case o.hold.Recorded || !o.hold.success(nil).Record:
 			plain = append(plain, o)
 		default:
@@ -99,6 +101,34 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	w.write(ctx, stop, recorded, w.succeed)
 	w.write(ctx, stop, failed, w.fail)
 	w.write(ctx, stop, released, w.giveBack)
+	for len(followed) > 0 { // last: they take longest
+		n := together(followed)
+		w.write(ctx, stop, followed[:n], w.succeed)
+		followed = followed[n:]
+	}
+}
+
+// Bounds of the follow-ups that are stored in one transaction, unless a single job has more.
+const (
+	followMany  = 1000
+	followBytes = 16 << 20
+)
+
+// together is how many of the outcomes, which have follow-ups, are to be stored in one transaction.
+func together(os []outcome) int {
+	jobs, bytes := 0, 0
+	for i, o := range os {
+		for _, f := range o.hold.Then {
+			jobs += len(f.Elements)
+			for _, e := range f.Elements {
+				bytes += len(e.Payload)
+			}
+		}
+		if i > 0 && (jobs > followMany || bytes > followBytes) {
+			return i
+		}
+	}
+	return len(os)
 }
 
 // writer stores outcomes of one form and returns the ids of those that were current holds.

@@ -54,7 +54,12 @@ func (w *Worker) run(h *hold) {
 		}
 		o.verdict = true
 		h.finishing.Store(true)
-		return finish(h.success(result))
+		err = finish(h.success(result))
+		var refused *engine.ValueError
+		if len(h.Then) > 0 && errors.As(err, &refused) {
+			err = &refusedError{refused} // the handler would want the same again
+		}
+		return err
 	})
 	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && *end < now() {
 		err = fmt.Errorf("%w: %w", timeoutError(h.handler.timeout), err) // the handler had ignored it
@@ -100,7 +105,7 @@ func (e *failedError) Error() string { return e.Failure.Error }
 
 // success is what finishing h with result writes.
 func (h *hold) success(result []byte) engine.Success {
-	return engine.Success{Hold: h.name(), Record: h.handler.result || h.Key != "", Result: result, Keep: h.handler.keep}
+	return engine.Success{Hold: h.name(), Record: h.handler.result || h.Key != "", Result: result, Keep: h.handler.keep, Then: h.Then}
 }
 
 // failure is what failing h with err writes.
@@ -125,7 +130,7 @@ func (w *Worker) conclude(o outcome, cause error) {
 		w.ledger.settle(h)
 	case o.verdict && errors.Is(o.err, engine.ErrRecorded):
 		// Another job did the key's work; what this one did is rolled back, and its row only has to go (G6).
-		h.Recorded = true
+		h.Recorded, h.Then = true, nil
 		w.outcomes.put(outcome{hold: h})
 	case !w.ledger.current(h) || o.verdict && errors.Is(o.err, engine.ErrLeaseLost):
 		w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)

@@ -83,6 +83,7 @@ func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, missing boo
 		if err != nil {
 			return nil, err
 		}
+		defer jobs.End(&j.Info, c)
 		result, err := fn(ctx, tx, j)
 		if err != nil || !h.result {
 			return nil, err

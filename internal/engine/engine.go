@@ -85,6 +85,7 @@ type Claimed struct {
 	Recorded             bool // the key's result is on record already: there is nothing to do
 	RunAt                time.Time
 	Payload, Headers     []byte
+	Then                 []FollowUp // what its handler, once it has returned, wants enqueued if it succeeded
 }
 
 // Hold is what a process has of a job after a claim.
@@ -96,6 +97,13 @@ type Success struct {
 	Record bool
 	Result []byte // JSON; nil: none
 	Keep   time.Duration
+	Then   []FollowUp // enqueued in the transaction that completes the hold, and only if that finds it
+}
+
+// FollowUp is an enqueue that waits for a job to succeed.
+type FollowUp struct {
+	Insert
+	Elements []Element
 }
 
 // Failure is a hold whose attempt failed.
@@ -215,7 +223,8 @@ type Store interface {
 	// NextDue tells how long until a job scheduled for later is due, at most within.
 	NextDue(ctx context.Context, marks []Mark, within time.Duration) (time.Duration, error)
 
-	// Complete, Fail and Release take current holds only and answer with those that were.
+	// Complete, Fail and Release take current holds only and answer with those that were. Complete takes successes that all
+	// have follow-ups, or that have none and are alike in Record.
 	Complete(ctx context.Context, id uuid.UUID, done []Success) ([]int64, error)
 	Fail(ctx context.Context, id uuid.UUID, failed []Failure) ([]Failed, error)
 	Release(ctx context.Context, id uuid.UUID, holds []Hold) ([]int64, error)

@@ -28,6 +28,11 @@ var writes = []write{
 		f.no(err)
 		return len(got)
 	}},
+	{"Complete with follow-ups", func(f *fixture, worker uuid.UUID, h engine.Hold) int {
+		got, err := f.store.Complete(f.ctx(), worker, []engine.Success{{Hold: h, Record: true, Keep: time.Hour, Then: followUps}})
+		f.no(err)
+		return len(got)
+	}},
 	{"Fail", func(f *fixture, worker uuid.UUID, h engine.Hold) int {
 		got, err := f.store.Fail(f.ctx(), worker, []engine.Failure{{Hold: h, Error: "no"}})
 		f.no(err)
@@ -37,6 +42,16 @@ var writes = []write{
 		got, err := f.store.Release(f.ctx(), worker, []engine.Hold{h})
 		f.no(err)
 		return len(got)
+	}},
+	{"Complete with follow-ups in a handler's transaction", func(f *fixture, worker uuid.UUID, h engine.Hold) int {
+		err := f.store.InTx(f.ctx(), worker, func(_ any, finish func(engine.Success) error) error {
+			return finish(engine.Success{Hold: h, Record: true, Keep: time.Hour, Then: followUps})
+		})
+		if err == engine.ErrLeaseLost {
+			return 0
+		}
+		f.no(err)
+		return 1
 	}},
 	{"Complete in a handler's transaction", func(f *fixture, worker uuid.UUID, h engine.Hold) int {
 		err := f.store.InTx(f.ctx(), worker, func(_ any, finish func(engine.Success) error) error {
@@ -49,6 +64,11 @@ var writes = []write{
 		return 1
 	}},
 }
+
+var followUps = []engine.FollowUp{{
+	Insert:   engine.Insert{Queue: "q", Kind: "follow", Version: 1, MaxAttempts: 1},
+	Elements: []engine.Element{{Payload: []byte("{}")}},
+}}
 
 func (f *fixture) no(err error) {
 	f.Helper()

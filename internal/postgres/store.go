@@ -173,20 +173,23 @@ func (s *Store) Held(ctx context.Context, id uuid.UUID) ([]engine.Hold, error) {
 }
 
 func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {
+	if done[0].Then != nil {
+		return s.completeThen(ctx, id, done)
+	}
 	ended, _, err := complete(ctx, s.ended, id, done)
 	return ended, err
 }
 
 // complete takes outcomes that leave a record or outcomes that leave none, not both in one call. Of those that were to
-// leave one it tells whether all did.
-func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success) (ended []int64, recorded bool, err error) {
+// leave one it tells which did not, because another job has done their key's work.
+func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success) (ended, unrecorded []int64, err error) {
 	ids, fences := make([]int64, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		ids[i], fences[i] = d.ID, d.Fence
 	}
 	if !done[0].Record {
 		ended, err = q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id})
-		return ended, true, translate(err)
+		return ended, nil, translate(err)
 	}
 	results, keep := make([]string, len(done)), make([]int64, len(done))
 	for i, d := range done {
@@ -194,13 +197,15 @@ func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.S
 	}
 	rows, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep})
 	if err != nil {
-		return nil, false, translate(err)
+		return nil, nil, translate(err)
 	}
-	ended, recorded = make([]int64, len(rows)), true
+	ended = make([]int64, len(rows))
 	for i, r := range rows {
-		ended[i], recorded = r.ID, recorded && r.Recorded
+		if ended[i] = r.ID; !r.Recorded {
+			unrecorded = append(unrecorded, r.ID)
+		}
 	}
-	return ended, recorded, nil
+	return ended, unrecorded, nil
 }
 
 func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure) ([]engine.Failed, error) {

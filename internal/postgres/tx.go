@@ -37,12 +37,14 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
-		ended, recorded, err := complete(ctx, gen.New(fresh(tx)), id, []engine.Success{done})
+		ended, unrecorded, err := complete(ctx, gen.New(fresh(tx)), id, []engine.Success{done})
 		switch {
 		case err == nil && len(ended) == 0:
 			err = engine.ErrLeaseLost
-		case err == nil && !recorded:
+		case err == nil && len(unrecorded) > 0:
 			err = engine.ErrRecorded
+		case err == nil:
+			err = translate(follow(ctx, tx, done.Then))
 		}
 		finished = err == nil
 		return err
