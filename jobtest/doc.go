@@ -1,5 +1,6 @@
 // Package jobtest is for the tests of an application that uses jobgen: a database for each test (DB), a look at what was
-// enqueued (Enqueued, EnqueuedOne), and a worker that runs it (Run, RunJob).
+// enqueued (Enqueued, EnqueuedOne), a worker that runs it (Run, RunJob), a clock to move (NewClock), and a process that dies
+// while it runs a job (Crash).
 //
 //	func TestSignUpSendsMail(t *testing.T) {
 //		t.Parallel()

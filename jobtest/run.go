@@ -3,12 +3,10 @@ package jobtest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobgen-go/jobgen/internal/postgres"
@@ -44,19 +42,12 @@ func Run(t testing.TB, db *pgxpool.Pool, register func(*worker.Registry)) {
 //	jobtest.RunJob(t, db, ref.ID, func(r *worker.Registry) { app.Register(r, handlers) })
 func RunJob(t testing.TB, db *pgxpool.Pool, id int64, register func(*worker.Registry)) {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
-	// In a queue of its own, which only the worker started here polls.
-	alone := fmt.Sprintf("jobtest.%d", id)
-	queue, err := postgres.MoveJob(ctx, db, id, alone)
-	if errors.Is(err, pgx.ErrNoRows) {
-		t.Fatalf("jobtest: no job %d waits to be run: it has ended, runs, is dead, or was never committed", id)
-	} else if err != nil {
-		t.Fatalf("jobtest: %v", err)
-	}
-	run(t, db, []string{alone}, register)
-	if err := postgres.PutBack(ctx, db, id, queue); err != nil {
-		t.Errorf("jobtest: %v", err)
-	}
+	alone(t, db, id, func(_ context.Context, queue string) { run(t, db, []string{queue}, register) })
+}
+
+// logger shows what a worker warns of beside the test's own output.
+func logger(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 func run(t testing.TB, db *pgxpool.Pool, queues []string, register func(*worker.Registry)) {
@@ -67,7 +58,7 @@ func run(t testing.TB, db *pgxpool.Pool, queues []string, register func(*worker.
 		Queues: queues,
 		// A transactional handler has a connection of the pool, and may want a second one.
 		Concurrency: int(max(db.Config().MaxConns/2, 1)), Grace: -1,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Logger: logger(t),
 	})
 	if err != nil {
 		t.Fatalf("jobtest: %v", err)

@@ -7,3 +7,8 @@ import "embed"
 //
 //go:embed postgres/*.sql
 var Postgres embed.FS
+
+// Clock gives the database of a test a clock that can be moved; see jobtest.NewClock. It is no migration.
+//
+//go:embed jobtest/clock.sql
+var Clock string

@@ -42,6 +42,23 @@ func (q *Queries) CountByKind(ctx context.Context) ([]CountByKindRow, error) {
 	return items, nil
 }
 
+const extendLeases = `-- name: ExtendLeases :exec
+UPDATE jobgen.workers w SET lease_until = w.lease_until + $1::bigint * interval '1 microsecond'
+WHERE w.lost_at IS NULL AND w.pid = $2 AND w.host = $3
+`
+
+type ExtendLeasesParams struct {
+	ByUs int64
+	Pid  int32
+	Host string
+}
+
+// ExtendLeases keeps the workers of this process alive over a jump of the clock, during which they can renew nothing.
+func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) error {
+	_, err := q.db.Exec(ctx, extendLeases, arg.ByUs, arg.Pid, arg.Host)
+	return err
+}
+
 const jobsOfKind = `-- name: JobsOfKind :many
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
        worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
@@ -107,6 +124,52 @@ func (q *Queries) JobsOfKind(ctx context.Context, kind string) ([]JobsOfKindRow,
 	return items, nil
 }
 
+const leaseEnds = `-- name: LeaseEnds :many
+SELECT (extract(epoch FROM w.lease_until - clock_timestamp()) * 1000000)::bigint AS left_us
+FROM jobgen.workers w
+WHERE w.lost_at IS NULL AND (w.pid <> $1 OR w.host <> $2)
+  AND w.lease_until <= clock_timestamp() + $3::bigint * interval '1 microsecond'
+ORDER BY 1
+`
+
+type LeaseEndsParams struct {
+	Pid      int32
+	Host     string
+	WithinUs int64
+}
+
+// LeaseEnds lists how long the leases of processes other than this one have left, in microseconds, as far as they end
+// within @within_us: those of processes that a test has killed.
+func (q *Queries) LeaseEnds(ctx context.Context, arg LeaseEndsParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, leaseEnds, arg.Pid, arg.Host, arg.WithinUs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var left_us int64
+		if err := rows.Scan(&left_us); err != nil {
+			return nil, err
+		}
+		items = append(items, left_us)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const moveClock = `-- name: MoveClock :exec
+UPDATE jobtest.clock SET shift = shift + $1::bigint * interval '1 microsecond'
+`
+
+// MoveClock moves the clock of a test's database.
+func (q *Queries) MoveClock(ctx context.Context, byUs int64) error {
+	_, err := q.db.Exec(ctx, moveClock, byUs)
+	return err
+}
+
 const moveJob = `-- name: MoveJob :one
 UPDATE jobgen.jobs j
 SET queue = $1, run_at = least(j.run_at, clock_timestamp())
@@ -145,10 +208,13 @@ func (q *Queries) PutBack(ctx context.Context, arg PutBackParams) error {
 
 const unfinished = `-- name: Unfinished :one
 SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS workers,
-       (SELECT count(*) FROM jobgen.jobs j
+       ((SELECT count(*) FROM jobgen.schedules s
+         WHERE s.next_at <= clock_timestamp()
+           AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND s.kind = ANY(w.kinds)))
+        + (SELECT count(*) FROM jobgen.jobs j
         WHERE j.status = 'running'
            OR j.status = 'queued' AND j.run_at <= clock_timestamp()
-              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues)))::int AS jobs
+              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues))))::int AS jobs
 `
 
 type UnfinishedRow struct {
@@ -156,10 +222,20 @@ type UnfinishedRow struct {
 	Jobs    int32
 }
 
-// Unfinished counts the live workers, and the jobs that they run or could run now.
+// Unfinished counts the live workers, and the jobs that they run or could run now, with those of schedules that are due.
 func (q *Queries) Unfinished(ctx context.Context) (UnfinishedRow, error) {
 	row := q.db.QueryRow(ctx, unfinished)
 	var i UnfinishedRow
 	err := row.Scan(&i.Workers, &i.Jobs)
 	return i, err
+}
+
+const wakeAll = `-- name: WakeAll :exec
+SELECT pg_notify('jobgen_' || w.worker_id::text, '') FROM jobgen.wake w
+`
+
+// WakeAll wakes every idle worker: the time has jumped.
+func (q *Queries) WakeAll(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, wakeAll)
+	return err
 }

@@ -138,3 +138,7 @@ type JobgenWorker struct {
 	Queues     []string
 	Kinds      []string
 }
+
+type JobtestClock struct {
+	Shift pgtype.Interval
+}

@@ -2,9 +2,14 @@ package postgres
 
 import (
 	"context"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/schema"
 )
 
 // JobsOfKind reads all jobs of a kind, oldest first, as db sees them: inside a transaction, with what it has not
@@ -54,4 +59,57 @@ func MoveJob(ctx context.Context, db gen.DBTX, id int64, queue string) (was stri
 
 func PutBack(ctx context.Context, db gen.DBTX, id int64, queue string) error {
 	return translate(gen.New(db).PutBack(ctx, gen.PutBackParams{ID: id, Queue: queue}))
+}
+
+// InstallClock gives the database of a test a clock that MoveClock moves. Sessions that were opened before do not have it.
+func InstallClock(ctx context.Context, db gen.DBTX) error {
+	_, err := db.Exec(ctx, schema.Clock)
+	return err
+}
+
+// MoveClock moves the clock on by d, or back. On its way it comes by each moment at which the lease of
+// a worker ends that is not of this process, and has its jobs taken back then, as the rest of a fleet would do. The
+// workers of this process keep their leases.
+func MoveClock(ctx context.Context, pool *pgxpool.Pool, d time.Duration, maxCrashes int, backoff time.Duration) error {
+	q := gen.New(pool)
+	host, _ := os.Hostname()
+	for {
+		step, ends := d, false
+		left, err := q.LeaseEnds(ctx, gen.LeaseEndsParams{Pid: int32(os.Getpid()), Host: host, WithinUs: d.Microseconds()})
+		if err != nil {
+			return translate(err)
+		}
+		if d > 0 && len(left) > 0 {
+			step, ends = max(time.Duration(left[0]+1)*time.Microsecond, 0), true
+		}
+		if err := q.ExtendLeases(ctx, gen.ExtendLeasesParams{Pid: int32(os.Getpid()), Host: host, ByUs: step.Microseconds()}); err != nil {
+			return translate(err)
+		}
+		if err := q.MoveClock(ctx, step.Microseconds()); err != nil {
+			return translate(err)
+		}
+		if !ends {
+			return translate(q.WakeAll(ctx))
+		}
+		d -= step
+		s := Store{q: q}
+		if _, err := s.MarkLost(ctx); err != nil {
+			return err
+		}
+		for n := reclaimChunk; n == reclaimChunk; {
+			back, err := s.Reclaim(ctx, reclaimChunk, maxCrashes, backoff, false)
+			if err != nil {
+				return err
+			}
+			n = len(back)
+		}
+	}
+}
+
+const reclaimChunk = 500
+
+// Now is the database's clock.
+func Now(ctx context.Context, db gen.DBTX) (time.Time, error) {
+	now, err := gen.New(db).Now(ctx)
+	return now, translate(err)
 }

@@ -9,13 +9,15 @@ FROM jobgen.jobs WHERE kind = @kind ORDER BY id;
 SELECT kind, count(*) AS n FROM jobgen.jobs GROUP BY kind ORDER BY kind;
 
 -- name: Unfinished :one
--- Unfinished counts the live workers, and the jobs that they run or could run now.
+-- Unfinished counts the live workers, and the jobs that they run or could run now, with those of schedules that are due.
 SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS workers,
-       (SELECT count(*) FROM jobgen.jobs j
+       ((SELECT count(*) FROM jobgen.schedules s
+         WHERE s.next_at <= clock_timestamp()
+           AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND s.kind = ANY(w.kinds)))
+        + (SELECT count(*) FROM jobgen.jobs j
         WHERE j.status = 'running'
            OR j.status = 'queued' AND j.run_at <= clock_timestamp()
-              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues)))::int AS jobs;
-
+              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues))))::int AS jobs;
 
 -- name: MoveJob :one
 -- MoveJob puts a waiting job into a queue, due now, and tells where it was.
@@ -28,3 +30,25 @@ RETURNING old.queue;
 -- name: PutBack :exec
 -- PutBack ends what MoveJob began, if the job is still there.
 UPDATE jobgen.jobs SET queue = @queue WHERE id = @id;
+
+-- name: LeaseEnds :many
+-- LeaseEnds lists how long the leases of processes other than this one have left, in microseconds, as far as they end
+-- within @within_us: those of processes that a test has killed.
+SELECT (extract(epoch FROM w.lease_until - clock_timestamp()) * 1000000)::bigint AS left_us
+FROM jobgen.workers w
+WHERE w.lost_at IS NULL AND (w.pid <> @pid OR w.host <> @host)
+  AND w.lease_until <= clock_timestamp() + sqlc.arg(within_us)::bigint * interval '1 microsecond'
+ORDER BY 1;
+
+-- name: ExtendLeases :exec
+-- ExtendLeases keeps the workers of this process alive over a jump of the clock, during which they can renew nothing.
+UPDATE jobgen.workers w SET lease_until = w.lease_until + sqlc.arg(by_us)::bigint * interval '1 microsecond'
+WHERE w.lost_at IS NULL AND w.pid = @pid AND w.host = @host;
+
+-- name: WakeAll :exec
+-- WakeAll wakes every idle worker: the time has jumped.
+SELECT pg_notify('jobgen_' || w.worker_id::text, '') FROM jobgen.wake w;
+
+-- name: MoveClock :exec
+-- MoveClock moves the clock of a test's database.
+UPDATE jobtest.clock SET shift = shift + sqlc.arg(by_us)::bigint * interval '1 microsecond';
