@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -12,6 +13,12 @@ var (
 	// ErrLeaseLost is the cause of a handler's cancelled context when its job was taken back from its worker (G4). What
 	// the handler returns then changes nothing.
 	ErrLeaseLost = engine.ErrLeaseLost
+	// ErrCancelled is the cause of a handler's cancelled context when somebody cancelled its job (Cancel). If the handler then
+	// returns an error, whichever, the job ends cancelled; if it succeeds, the job has succeeded.
+	ErrCancelled = errors.New("jobs: the job was cancelled")
+	// ErrDeadline is the cause of a handler's context that ended at its job's deadline (Within, Deadline). It matches
+	// context.DeadlineExceeded, as does the cause of one that ended at its kind's timeout; that one is not ErrDeadline.
+	ErrDeadline error = deadlineError{}
 	// ErrNotMigrated means that the database has no jobgen tables, or an older form of them.
 	ErrNotMigrated = engine.ErrNotMigrated
 	// ErrNoRecord is Await's answer for a job of which nothing is on record: it succeeded and its kind keeps no record
@@ -50,7 +57,28 @@ func (e *DeadError) Error() string {
 	return fmt.Sprintf("jobs: %s job %d is dead after %d attempts: %s", e.Kind, e.ID, e.Attempts, e.LastError)
 }
 
-// Permanent is what a handler returns when trying again is pointless: the job is dead at once, with err on record.
+type deadlineError struct{}
+
+func (deadlineError) Error() string        { return "the job's deadline has passed" }
+func (deadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// CancelledError is Await's answer for a job that was cancelled, or whose deadline passed before it could succeed.
+type CancelledError struct {
+	Kind   string
+	ID     int64
+	Reason string // "": none was given
+}
+
+func (e *CancelledError) Error() string {
+	if e.Reason == "" {
+		return fmt.Sprintf("jobs: %s job %d was cancelled", e.Kind, e.ID)
+	}
+	return fmt.Sprintf("jobs: %s job %d was cancelled: %s", e.Kind, e.ID, e.Reason)
+}
+
+// Permanent is what a handler returns when trying again is pointless: the job is dead at once, with err on record. Without
+// an error there is none to be permanent about: Permanent(nil) is nil, a success. Wrapped or joined it means the same, and
+// more than Snooze or RetryIn beside it.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -70,7 +98,8 @@ func IsPermanent(err error) bool {
 }
 
 // RetryIn is what a handler returns to choose the delay before the next attempt itself. The attempt counts as failed.
-// A negative delay means now, one over a hundred years means a hundred years.
+// A negative delay means now, one over a hundred years means a hundred years. RetryIn(d, nil) is nil, a success. Wrapped or
+// joined it means the same; of two, the first counts.
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -91,6 +120,30 @@ func RetryDelay(err error) (time.Duration, bool) {
 	var r *retryIn
 	if errors.As(err, &r) {
 		return r.delay, true
+	}
+	return 0, false
+}
+
+// MaxSnoozes is how often a job can be put off by Snooze. Each further time counts as a failed attempt, so that a job that is
+// never ready ends dead.
+const MaxSnoozes = engine.MaxSnoozes
+
+// Snooze is what a handler returns when it is too early for its job: it is put off for d and the attempt is not spent. A
+// handler that does it more than MaxSnoozes times fails with each further one. Zero or a negative d means at once, after
+// what waits already; one over a hundred years means a hundred years. A transactional handler's work is rolled back, as with
+// any error. Wrapped or joined it means the same, and more than RetryIn beside it. It is no failure: the worker logs it at
+// level Debug only, and job_attempt has it with the error's text.
+func Snooze(d time.Duration) error { return &snooze{min(max(d, 0), maxDelay)} }
+
+type snooze struct{ delay time.Duration }
+
+func (e *snooze) Error() string { return "put off for " + e.delay.String() }
+
+// SnoozeDelay is the delay that Snooze put into err, if any.
+func SnoozeDelay(err error) (time.Duration, bool) {
+	var s *snooze
+	if errors.As(err, &s) {
+		return s.delay, true
 	}
 	return 0, false
 }

@@ -87,6 +87,10 @@ func (*followUps) State(context.Context, []string, int64, string) (engine.State,
 	return engine.State{}, errNoStatements
 }
 
+func (*followUps) Cancel(context.Context, []string, int64, string) (string, error) {
+	return "", errNoStatements
+}
+
 func (*followUps) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
 	return pgconn.CommandTag{}, errNoStatements
 }

@@ -130,7 +130,7 @@ func TestG6AnEnqueueThatMeetsTheEndOfItsKeysJob(t *testing.T) {
 		{"its success is rolled back", running, record, false},
 		{"it dies", running, func(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
 			failed, err := gen.New(tx).Fail(f.ctx(), gen.FailParams{
-				WorkerID: f.worker.ID, Ids: []int64{c.ID}, Fences: []int64{c.Fence}, DelaysUs: []int64{0}, Permanents: []bool{true}, Errors: []string{"no"},
+				WorkerID: f.worker.ID, Ids: []int64{c.ID}, Fences: []int64{c.Fence}, DelaysUs: []int64{0}, Permanents: []bool{true}, Snoozes: []bool{false}, Errors: []string{"no"},
 			})
 			f.no(err)
 			if len(failed) != 1 || !failed[0].Dead {

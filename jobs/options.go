@@ -26,6 +26,21 @@ func In(d time.Duration) Option { return func(o *options) { o.In = d } }
 // At schedules the first attempt. A time that has passed means now. With In, the later of the two counts.
 func At(t time.Time) Option { return func(o *options) { o.At = t } }
 
+// Within gives the job a deadline, d from now by the database's clock. After it the job is not worth running: one that still
+// waits ends cancelled instead, a running handler's context ends (cause ErrDeadline), and what would be tried again later
+// than that is not. d must be positive. With Deadline, the earlier of the two counts.
+func Within(d time.Duration) Option {
+	return func(o *options) {
+		if o.Within = d; d <= 0 {
+			o.Within = -1
+		}
+	}
+}
+
+// Deadline is Within with a time. One that has passed is no mistake, since only the database's clock decides that: the job
+// is stored and ends cancelled when a worker gets it. The zero time is none.
+func Deadline(t time.Time) Option { return func(o *options) { o.Insert.Deadline = t } }
+
 // Priority overrides the kind's priority: 0 to 9, bigger first.
 func Priority(p int) Option { return func(o *options) { o.Priority = p } }
 
@@ -68,6 +83,14 @@ func resolve[P, R any](s *Spec[P, R], opts []Option) (options, error) {
 		return o, invalid(s.Kind, "delay", fmt.Sprintf("is %s; it must be at most a hundred years", o.In))
 	case o.At.Year() > 9999 || !o.At.IsZero() && o.At.Year() < 1:
 		return o, invalid(s.Kind, "time", fmt.Sprintf("is in the year %d; it must be between 1 and 9999", o.At.Year()))
+	case o.Within < 0:
+		return o, invalid(s.Kind, "deadline", "is not after now; Within takes a positive duration, and leaving it out means no deadline")
+	case o.Within > maxDelay:
+		return o, invalid(s.Kind, "deadline", fmt.Sprintf("is in %s; it must be within a hundred years", o.Within))
+	case o.Insert.Deadline.Year() > 9999 || !o.Insert.Deadline.IsZero() && o.Insert.Deadline.Year() < 1:
+		return o, invalid(s.Kind, "deadline", fmt.Sprintf("is in the year %d; it must be between 1 and 9999", o.Insert.Deadline.Year()))
+	case o.Within > 0 && o.In >= o.Within || !o.Insert.Deadline.IsZero() && !o.At.Before(o.Insert.Deadline):
+		return o, invalid(s.Kind, "deadline", "is not after the time at which the job is due, so it could never run")
 	case o.key != nil && *o.key == "":
 		return o, invalid(s.Kind, "key", "is empty; leave the option out for a job without a key")
 	case o.key != nil && strings.HasPrefix(*o.key, reservedPrefix):

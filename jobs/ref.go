@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
 // Ref points at a job; R is the type of its result. It can be awaited in another process through its id: see XRef in the
@@ -27,6 +29,15 @@ func RefTo[P, R any](s *Spec[P, R], id int64) Ref[R] {
 	return Ref[R]{Kind: s.Kind, ID: id, was: &s.Was}
 }
 
+// kinds are the kind and its earlier names.
+func (r Ref[R]) kinds() []string {
+	kinds := []string{r.Kind}
+	if r.was != nil {
+		kinds = append(kinds, *r.was...)
+	}
+	return kinds
+}
+
 // How often Await looks: from the first to the last, growing by half each time.
 const (
 	awaitFirst = 5 * time.Millisecond
@@ -34,7 +45,7 @@ const (
 )
 
 // Await waits until the job has ended and gives its result; for a kind without one, the zero None. A dead job is a
-// *DeadError. A job of which nothing is on record is ErrNoRecord: so Await is for kinds with a key or a result, and for
+// *DeadError, a cancelled one a *CancelledError for as long as it is on record (30 days). A job of which nothing is on record is ErrNoRecord: so Await is for kinds with a key or a result, and for
 // jobs whose enqueueing has committed. It returns ctx's error when ctx ends first.
 func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 	var result R
@@ -45,10 +56,7 @@ func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 	if r.ID == 0 && r.key == "" {
 		return result, fmt.Errorf("await %s: %w", r.Kind, ErrNotStored)
 	}
-	kinds := []string{r.Kind}
-	if r.was != nil {
-		kinds = append(kinds, *r.was...)
-	}
+	kinds := r.kinds()
 	wait := awaitFirst
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -66,6 +74,8 @@ func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 			return result, nil
 		case state.Status == "dead":
 			return result, &DeadError{Kind: r.Kind, ID: r.ID, Attempts: state.Attempt, LastError: state.LastError}
+		case state.Status == engine.StatusCancelled:
+			return result, &CancelledError{Kind: r.Kind, ID: r.ID, Reason: state.Reason}
 		case state.Status == "":
 			return result, fmt.Errorf("%w (%s job %d)", ErrNoRecord, r.Kind, r.ID)
 		}

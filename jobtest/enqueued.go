@@ -29,6 +29,8 @@ type Job[P any] struct {
 	RunAt, CreatedAt time.Time
 	Headers          map[string]string
 	LastError        string
+	Deadline         *time.Time // the database's time; nil: none
+	Snoozes          int        // how often its handler has put it off
 }
 
 // Enqueued gives the jobs of a kind, oldest first, with their payloads as P. Passed a transaction, it sees what that has
@@ -44,6 +46,7 @@ func Enqueued[P any](t testing.TB, db jobs.DB, kind string) []Job[P] {
 		out[i] = Job[P]{
 			ID: r.ID, Status: r.Status, Queue: r.Queue, Key: r.Key, Version: r.Version, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Attempt: r.Attempt, RunAt: r.RunAt, CreatedAt: r.CreatedAt, Headers: r.Headers, LastError: r.LastError,
+			Deadline: r.Deadline, Snoozes: r.Snoozes,
 		}
 		if err := json.Unmarshal(r.Payload, &out[i].Payload); err != nil {
 			t.Fatalf("jobtest: payload of %s job %d does not decode into %T: %v\n\t%s", kind, r.ID, out[i].Payload, err, r.Payload)

@@ -188,6 +188,12 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 			}
 			continue
 		}
+		if c.Cancel != nil || c.Deadline != nil && c.Left <= 0 {
+			if w.ledger.enter(self.ID, h) {
+				w.outcomes.put(outcome{hold: h, cancel: true})
+			}
+			continue
+		}
 		hs = append(hs, h)
 	}
 	for range w.ledger.add(self.ID, hs) {

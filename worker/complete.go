@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,10 +14,11 @@ import (
 	"github.com/jobgen-go/jobgen/jobs"
 )
 
-// outcome is what became of a hold. Exactly one of release, err and success (neither) is meant.
+// outcome is what became of a hold. Exactly one of release, cancel, err and success (none of them) is meant.
 type outcome struct {
 	hold    *hold
 	release bool // give the job back, the attempt with it
+	cancel  bool // end it, its handler was not called: somebody has asked for that, or its deadline has passed
 	err     error
 	result  []byte
 	stored  bool // the handler's transaction has stored it, if err is nil
@@ -82,11 +84,13 @@ func (w *Worker) later(o outcome) {
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
 // time; a statement under way is not cut, because its answer would be lost.
 func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
-	var plain, recorded, failed, released, followed []outcome
+	var plain, recorded, failed, released, cancelled, followed []outcome
 	for _, o := range w.outcomes.take() {
 		switch {
 		case o.release:
 			released = append(released, o)
+		case o.cancel:
+			cancelled = append(cancelled, o)
 		case o.err != nil:
 			failed = append(failed, o)
 		case o.hold.Then != nil:
@@ -101,6 +105,7 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	w.write(ctx, stop, recorded, w.succeed)
 	w.write(ctx, stop, failed, w.fail)
 	w.write(ctx, stop, released, w.giveBack)
+	w.write(ctx, stop, cancelled, w.end)
 	for len(followed) > 0 { // last: they take longest
 		n := together(followed)
 		w.write(ctx, stop, followed[:n], w.succeed)
@@ -131,8 +136,9 @@ func together(os []outcome) int {
 	return len(os)
 }
 
-// writer stores outcomes of one form and returns the ids of those that were current holds.
-type writer func(ctx context.Context, batch []outcome) (map[int64]bool, error)
+// writer stores outcomes of one form and returns the ids of those that were current holds. The rest of them may be jobs that
+// have been asked to end, or have no time left: that is looked for next.
+type writer func(ctx context.Context, batch []outcome) (ended map[int64]bool, rest []outcome, err error)
 
 // write stores a batch, whatever it takes: while the database is away it tries again, and a value the database refuses
 // is cornered by halving the batch, so that it harms only its own job (G9); a row that another session has locked, likewise.
@@ -141,7 +147,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 		if batch = w.ledger.onlyCurrent(batch); len(batch) == 0 {
 			return
 		}
-		ended, err := func() (map[int64]bool, error) {
+		ended, rest, err := func() (map[int64]bool, []outcome, error) {
 			ctx, cancel := context.WithTimeout(ctx, storeTime)
 			defer cancel()
 			return store(ctx, batch)
@@ -150,7 +156,11 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 		locked := errors.Is(err, engine.ErrLocked)
 		switch {
 		case err == nil:
+			if len(rest) > 0 {
+				batch = slices.DeleteFunc(batch, func(o outcome) bool { return !ended[o.hold.ID] })
+			}
 			w.settle(batch, ended)
+			w.write(ctx, stop, rest, w.end)
 			return
 		case (locked || errors.As(err, &refused)) && len(batch) > 1:
 			w.write(ctx, stop, batch[:len(batch)/2], store)
@@ -197,7 +207,7 @@ func (w *Worker) refuse(ctx context.Context, stop <-chan struct{}, o outcome, re
 		w.ledger.settle(o.hold)
 		return
 	}
-	o.release, o.err = false, &refusedError{reason}
+	o.release, o.cancel, o.err = false, false, &refusedError{reason}
 	w.write(ctx, stop, []outcome{o}, w.fail)
 }
 
@@ -208,26 +218,61 @@ func (e *refusedError) Error() string {
 }
 func (e *refusedError) Unwrap() error { return jobs.Permanent(e.err) }
 
-func (w *Worker) succeed(ctx context.Context, batch []outcome) (map[int64]bool, error) {
+func (w *Worker) succeed(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
 	done := make([]engine.Success, len(batch))
 	for i, o := range batch {
 		done[i] = o.hold.success(o.result)
 		done[i].Record = done[i].Record && !o.hold.Recorded
 	}
 	ids, err := w.store.Complete(ctx, batch[0].hold.owner, done)
-	return set(ids), err
+	return set(ids), nil, err
 }
 
-func (w *Worker) giveBack(ctx context.Context, batch []outcome) (map[int64]bool, error) {
+func (w *Worker) giveBack(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
 	holds := make([]engine.Hold, len(batch))
 	for i, o := range batch {
 		holds[i] = o.hold.name()
 	}
 	ids, err := w.store.Release(ctx, batch[0].hold.owner, holds)
-	return set(ids), err
+	ended := set(ids)
+	return ended, without(batch, ended), err
 }
 
-func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, error) {
+// without are the outcomes that are not among those that have ended.
+func without(batch []outcome, ended map[int64]bool) (rest []outcome) {
+	if len(ended) == len(batch) {
+		return nil
+	}
+	for _, o := range batch {
+		if !ended[o.hold.ID] {
+			rest = append(rest, o)
+		}
+	}
+	return rest
+}
+
+// end ends what is not to go on, whatever came of it.
+func (w *Worker) end(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
+	holds := make([]engine.Cancelled, len(batch))
+	byID := make(map[int64]*hold, len(batch))
+	for i, o := range batch {
+		holds[i] = engine.Cancelled{Hold: o.hold.name(), Started: o.hold.started != 0 && !o.cancel}
+		if o.err != nil {
+			holds[i].Error = o.hold.failure(o.err).Error
+		}
+		byID[o.hold.ID] = o.hold
+	}
+	answers, err := w.store.Cancel(ctx, batch[0].hold.owner, holds)
+	ended := make(map[int64]bool, len(answers))
+	for _, a := range answers {
+		ended[a.ID] = true
+		h := byID[a.ID]
+		w.log.Info("job is cancelled", "job", a.ID, "kind", h.Kind, "queue", h.Queue, "attempt", h.Attempt, "reason", a.Reason)
+	}
+	return ended, nil, err
+}
+
+func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
 	fs := make([]engine.Failure, len(batch))
 	byID := make(map[int64]*outcome, len(batch))
 	for i := range batch {
@@ -241,17 +286,20 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, err
 		ended[a.ID] = true
 		o := byID[a.ID]
 		line := []any{"job", a.ID, "kind", o.hold.Kind, "queue", o.hold.Queue, "attempt", o.hold.Attempt, "max_attempts", o.hold.MaxAttempts, "error", firstLine(o.err)}
-		if a.Dead {
+		retried = retried || !a.Dead
+		switch {
+		case a.Snoozed:
+			w.log.Debug("job is put off", line...)
+		case a.Dead:
 			w.log.Error("job is dead", line...)
-		} else {
+		default:
 			w.log.Warn("job failed and will be tried again", line...)
-			retried = true
 		}
 	}
 	if retried {
 		poke(w.wake) // an idle claim loop has to learn when they are due
 	}
-	return ended, err
+	return ended, without(batch, ended), err
 }
 
 // errorText is what stands on record of an error: storable and bounded.

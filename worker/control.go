@@ -28,6 +28,9 @@ func (w *Worker) control(ctx context.Context) {
 			continue
 		}
 		w.queues.Store(&c.Queues)
+		for _, h := range w.ledger.cancel(c.Cancels) {
+			w.outcomes.put(outcome{hold: h, cancel: true})
+		}
 	}
 }
 

@@ -61,11 +61,34 @@ func (w *Worker) run(h *hold) {
 		}
 		return err
 	})
-	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && *end < now() {
-		err = fmt.Errorf("%w: %w", timeoutError(h.handler.timeout), err) // the handler had ignored it
+	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && end.at < now() {
+		err = fmt.Errorf("%w: %w", end.cause, err) // the handler had ignored it
 	}
 	o.err = err
 }
+
+// timeout is the end of a handler's time: its kind's timeout, or its job's deadline if that is earlier.
+type timeout struct {
+	at    instant
+	cause error
+}
+
+// timeLeft is how much time a handler that is called now has, and the cause of its context's end then; nil: it has all the
+// time in the world. The deadline is the database's; what is left of it was computed there, and since then it is measured.
+func (h *hold) timeLeft() (d time.Duration, cause error) {
+	if d = h.handler.timeout; d > 0 {
+		cause = timeoutError(d)
+	}
+	if h.Deadline != nil {
+		if left := h.Left - since(h.entered); cause == nil || left < d {
+			return left, jobs.ErrDeadline
+		}
+	}
+	return d, cause
+}
+
+// errNoTime: the deadline came before the handler could be called.
+var errNoTime = errors.New("the deadline has passed")
 
 // timeoutError is the cause of a handler's context after its kind's timeout.
 type timeoutError time.Duration
@@ -82,18 +105,20 @@ func invoke(h *hold, tx any) (result []byte, err error) {
 		}
 	}()
 	ctx := h.ctx
-	if d := h.handler.timeout; d > 0 {
+	if d, cause := h.timeLeft(); cause != nil {
+		if d <= 0 {
+			return nil, errNoTime
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, d, timeoutError(d))
+		ctx, cancel = context.WithTimeoutCause(ctx, d, cause)
 		defer cancel()
-		end := now().add(d)
-		h.timeout.Store(&end)
+		h.timeout.Store(&timeout{now().add(d), cause})
 	}
 	if result, err = h.handler.call(ctx, tx, &h.Claimed); err == nil {
 		return result, nil
 	}
-	if timeout := context.Cause(ctx); errors.Is(timeout, context.DeadlineExceeded) && context.Cause(h.ctx) == nil {
-		err = fmt.Errorf("%w: %w", timeout, err)
+	if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) && context.Cause(h.ctx) == nil {
+		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return nil, &failedError{h.failure(err)}
 }
@@ -113,10 +138,16 @@ func (h *hold) failure(err error) engine.Failure {
 	if failed, is := err.(*failedError); is { // as it comes from invoke; wrapped, it is another error
 		return failed.Failure
 	}
-	f := engine.Failure{Hold: h.name(), Permanent: jobs.IsPermanent(err), Error: errorText(err)}
-	if delay, ok := jobs.RetryDelay(err); ok {
-		f.Delay = delay
-	} else {
+	f := engine.Failure{Hold: h.name(), Error: errorText(err)}
+	// The order is what jobs documents: of several in one error, the first of these counts.
+	if f.Permanent = jobs.IsPermanent(err); f.Permanent {
+		return f
+	}
+	if f.Delay, f.Snooze = jobs.SnoozeDelay(err); f.Snooze {
+		return f
+	}
+	var chosen bool
+	if f.Delay, chosen = jobs.RetryDelay(err); !chosen {
 		f.Delay = h.handler.backoff.Delay(h.Attempt)
 	}
 	return f
@@ -137,6 +168,9 @@ func (w *Worker) conclude(o outcome, cause error) {
 		w.ledger.settle(h)
 	case o.err != nil && errors.Is(cause, errShutdown):
 		o.release = true
+		w.outcomes.put(o)
+	case errors.Is(o.err, errNoTime):
+		o.cancel, o.err = true, nil
 		w.outcomes.put(o)
 	case errors.Is(o.err, engine.ErrNotBegun):
 		// The handler was not called, so no attempt is spent. A moment later, because the reason may last.

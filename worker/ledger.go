@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/jobs"
 )
 
 // hold is a job this process holds, from its claim until its outcome is stored.
@@ -22,7 +23,7 @@ type hold struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // set when its handler starts
 	started instant
-	timeout atomic.Pointer[instant] // when its handler's context ends, once it has been called; nil: never
+	timeout atomic.Pointer[timeout] // when its handler's context ends, once it has been called; nil: never
 	overdue bool                    // heartbeat has said that it still runs
 	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
 	finishing atomic.Bool
@@ -283,6 +284,40 @@ func (l *ledger) cancelAll(cause error) {
 		h.cancel(cause)
 	}
 }
+
+// cancel cancels the handlers of jobs that are to be stopped, and takes out those that have not started. What has returned is
+// left alone: its outcome is on its way.
+func (l *ledger) cancel(wishes []engine.Cancel) (unstarted []*hold) {
+	if len(wishes) == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range wishes {
+		h := l.byID[c.ID]
+		if h == nil {
+			continue
+		}
+		if _, runs := l.active[h]; runs {
+			h.cancel(cancelledError(c.Reason))
+		} else if i := slices.Index(l.waiting, h); i >= 0 {
+			l.waiting = slices.Delete(l.waiting, i, i+1)
+			unstarted = append(unstarted, h)
+		}
+	}
+	return unstarted
+}
+
+// cancelledError is the cause of a cancelled handler's context: why.
+type cancelledError string
+
+func (e cancelledError) Error() string {
+	if e == "" {
+		return jobs.ErrCancelled.Error()
+	}
+	return jobs.ErrCancelled.Error() + ": " + string(e)
+}
+func (e cancelledError) Unwrap() error { return jobs.ErrCancelled }
 
 // abandon takes the holds of handlers that still run out of the ledger's hands: what they return later is stale.
 func (l *ledger) abandon() (hs []*hold) {

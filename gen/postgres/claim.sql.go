@@ -41,7 +41,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
   LIMIT $8
 ))
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
-  j.payload, j.headers, now()::timestamptz AS db_now,
+  j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded
@@ -60,21 +60,23 @@ type ClaimParams struct {
 }
 
 type ClaimRow struct {
-	ID          int64
-	Fence       int64
-	Queue       string
-	Kind        string
-	Version     int32
-	Priority    int16
-	RunAt       time.Time
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	Key         *string
-	Payload     []byte
-	Headers     []byte
-	DbNow       time.Time
-	Recorded    bool
+	ID           int64
+	Fence        int64
+	Queue        string
+	Kind         string
+	Version      int32
+	Priority     int16
+	RunAt        time.Time
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	Key          *string
+	Payload      []byte
+	Headers      []byte
+	Deadline     *time.Time
+	CancelReason *string
+	DbNow        time.Time
+	Recorded     bool
 }
 
 // Claim gives up to n queued jobs to one worker, under one new fence, if the worker's own lease still stands.
@@ -116,6 +118,8 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 			&i.Key,
 			&i.Payload,
 			&i.Headers,
+			&i.Deadline,
+			&i.CancelReason,
 			&i.DbNow,
 			&i.Recorded,
 		); err != nil {
@@ -148,7 +152,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
   FOR UPDATE SKIP LOCKED
 ))
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
-  j.payload, j.headers, now()::timestamptz AS db_now,
+  j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded
@@ -162,21 +166,23 @@ type ClaimSuspectParams struct {
 }
 
 type ClaimSuspectRow struct {
-	ID          int64
-	Fence       int64
-	Queue       string
-	Kind        string
-	Version     int32
-	Priority    int16
-	RunAt       time.Time
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	Key         *string
-	Payload     []byte
-	Headers     []byte
-	DbNow       time.Time
-	Recorded    bool
+	ID           int64
+	Fence        int64
+	Queue        string
+	Kind         string
+	Version      int32
+	Priority     int16
+	RunAt        time.Time
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	Key          *string
+	Payload      []byte
+	Headers      []byte
+	Deadline     *time.Time
+	CancelReason *string
+	DbNow        time.Time
+	Recorded     bool
 }
 
 // ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else.
@@ -208,6 +214,8 @@ func (q *Queries) ClaimSuspect(ctx context.Context, arg ClaimSuspectParams) ([]C
 			&i.Key,
 			&i.Payload,
 			&i.Headers,
+			&i.Deadline,
+			&i.CancelReason,
 			&i.DbNow,
 			&i.Recorded,
 		); err != nil {

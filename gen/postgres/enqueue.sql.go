@@ -12,9 +12,10 @@ import (
 
 const enqueue = `-- name: Enqueue :one
 WITH ins AS (
-  INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at, deadline)
   VALUES ($1, $2, $3, ($4::text)::jsonb, ($5::text)::jsonb, $6, $7,
-          greatest($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond'))
+          greatest($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond'),
+          least($10::timestamptz, clock_timestamp() + $11::bigint * interval '1 microsecond'))
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
@@ -33,6 +34,8 @@ type EnqueueParams struct {
 	MaxAttempts int32
 	At          *time.Time
 	DelayUs     int64
+	Deadline    *time.Time
+	WithinUs    *int64
 }
 
 type EnqueueRow struct {
@@ -43,7 +46,7 @@ type EnqueueRow struct {
 // Enqueue inserts one job without a key and, if a worker that handles it has been idle for a while, wakes that one.
 // Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
 // take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
-// their order.
+// their order. Of a deadline at a time and one in so long, the earlier counts.
 func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) (EnqueueRow, error) {
 	row := q.db.QueryRow(ctx, enqueue,
 		arg.Queue,
@@ -55,6 +58,8 @@ func (q *Queries) Enqueue(ctx context.Context, arg EnqueueParams) (EnqueueRow, e
 		arg.MaxAttempts,
 		arg.At,
 		arg.DelayUs,
+		arg.Deadline,
+		arg.WithinUs,
 	)
 	var i EnqueueRow
 	err := row.Scan(&i.ID, &i.Woken)
@@ -68,9 +73,10 @@ WITH k AS (
   ON CONFLICT (kind, key) DO NOTHING
   RETURNING job_id
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT k.job_id, $3, $1, $2, $4, ($5::text)::jsonb, ($6::text)::jsonb, $7, $8,
-         greatest($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond')
+         greatest($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond'),
+         least($11::timestamptz, clock_timestamp() + $12::bigint * interval '1 microsecond')
   FROM k
   RETURNING id
 ), woken AS (
@@ -91,6 +97,8 @@ type EnqueueKeyedParams struct {
 	MaxAttempts int32
 	At          *time.Time
 	DelayUs     int64
+	Deadline    *time.Time
+	WithinUs    *int64
 }
 
 type EnqueueKeyedRow struct {
@@ -113,6 +121,8 @@ func (q *Queries) EnqueueKeyed(ctx context.Context, arg EnqueueKeyedParams) (Enq
 		arg.MaxAttempts,
 		arg.At,
 		arg.DelayUs,
+		arg.Deadline,
+		arg.WithinUs,
 	)
 	var i EnqueueKeyedRow
 	err := row.Scan(&i.ID, &i.Woken)
@@ -124,13 +134,14 @@ WITH input AS MATERIALIZED (
   SELECT nextval('jobgen.job_id') AS id, e.payload
   FROM (SELECT unnest($1::text[]) AS payload) e
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT input.id, $2, $3, $4, input.payload::jsonb, ($5::text)::jsonb, $6, $7,
-         greatest($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond')
+         greatest($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond'),
+         least($10::timestamptz, clock_timestamp() + $11::bigint * interval '1 microsecond')
   FROM input
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $2 AND $3 = ANY(w.kinds) LIMIT $10::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $2 AND $3 = ANY(w.kinds) LIMIT $12::int) i
 )
 SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id
 `
@@ -145,6 +156,8 @@ type EnqueueManyParams struct {
 	MaxAttempts int32
 	At          *time.Time
 	DelayUs     int64
+	Deadline    *time.Time
+	WithinUs    *int64
 	Wake        int32
 }
 
@@ -161,6 +174,8 @@ func (q *Queries) EnqueueMany(ctx context.Context, arg EnqueueManyParams) ([]int
 		arg.MaxAttempts,
 		arg.At,
 		arg.DelayUs,
+		arg.Deadline,
+		arg.WithinUs,
 		arg.Wake,
 	)
 	if err != nil {
@@ -191,14 +206,15 @@ WITH input AS MATERIALIZED (
   ON CONFLICT (kind, key) DO NOTHING
   RETURNING job_id
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT input.id, $4, $3, input.key, $5, input.payload::jsonb, ($6::text)::jsonb, $7, $8,
-         greatest($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond')
+         greatest($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond'),
+         least($11::timestamptz, clock_timestamp() + $12::bigint * interval '1 microsecond')
   FROM input JOIN k ON k.job_id = input.id
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $4 AND $3 = ANY(w.kinds) LIMIT $11::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $4 AND $3 = ANY(w.kinds) LIMIT $13::int) i
   WHERE EXISTS (SELECT FROM ins)
 )
 SELECT input.id::bigint AS id, (ins.id IS NOT NULL)::bool AS inserted
@@ -218,6 +234,8 @@ type EnqueueManyKeyedParams struct {
 	MaxAttempts int32
 	At          *time.Time
 	DelayUs     int64
+	Deadline    *time.Time
+	WithinUs    *int64
 	Wake        int32
 }
 
@@ -240,6 +258,8 @@ func (q *Queries) EnqueueManyKeyed(ctx context.Context, arg EnqueueManyKeyedPara
 		arg.MaxAttempts,
 		arg.At,
 		arg.DelayUs,
+		arg.Deadline,
+		arg.WithinUs,
 		arg.Wake,
 	)
 	if err != nil {
@@ -288,12 +308,13 @@ WITH revived AS (
   UPDATE jobgen.jobs
   SET status = 'queued', queue = $1, version = $2, payload = ($3::text)::jsonb, headers = ($4::text)::jsonb, priority = $5,
       attempt = 0, max_attempts = $6, crashes = 0,
-      run_at = greatest($7::timestamptz, clock_timestamp() + $8::bigint * interval '1 microsecond')
-  WHERE id = $9 AND status = 'dead' AND kind = $10 AND key = $11::text
+      run_at = greatest($7::timestamptz, clock_timestamp() + $8::bigint * interval '1 microsecond'),
+      deadline = least($9::timestamptz, clock_timestamp() + $10::bigint * interval '1 microsecond'), snoozes = NULL, cancel_reason = NULL
+  WHERE id = $11 AND status = 'dead' AND kind = $12 AND key = $13::text
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $10 = ANY(w.kinds) LIMIT 1) i
+  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $12 = ANY(w.kinds) LIMIT 1) i
 )
 SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived
 `
@@ -307,6 +328,8 @@ type ReviveParams struct {
 	MaxAttempts int32
 	At          *time.Time
 	DelayUs     int64
+	Deadline    *time.Time
+	WithinUs    *int64
 	ID          int64
 	Kind        string
 	Key         string
@@ -328,6 +351,8 @@ func (q *Queries) Revive(ctx context.Context, arg ReviveParams) (ReviveRow, erro
 		arg.MaxAttempts,
 		arg.At,
 		arg.DelayUs,
+		arg.Deadline,
+		arg.WithinUs,
 		arg.ID,
 		arg.Kind,
 		arg.Key,

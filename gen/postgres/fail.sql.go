@@ -14,44 +14,74 @@ import (
 const fail = `-- name: Fail :many
 WITH failed AS (
   UPDATE jobgen.jobs j
-  SET status = CASE WHEN ($1::bool[])[array_position($2::bigint[], j.id)] OR j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
-      run_at = clock_timestamp() + ($3::bigint[])[array_position($2::bigint[], j.id)] * interval '1 microsecond',
-      fence = 0, worker_id = NULL, last_error = ($4::text[])[array_position($2::bigint[], j.id)]
-  WHERE j.id = ANY($2::bigint[]) AND j.fence = ($5::bigint[])[array_position($2::bigint[], j.id)]
-    AND j.worker_id = $6::uuid
-  RETURNING j.id, j.attempt, j.status, j.claimed_at, j.last_error, ($5::bigint[])[array_position($2::bigint[], j.id)] AS fence
+  SET (status, attempt, snoozes, run_at, last_error) = (
+    SELECT CASE WHEN v.permanent OR NOT v.snoozed AND j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
+           CASE WHEN v.snoozed THEN greatest(j.attempt - 1, 0) ELSE j.attempt END,
+           CASE WHEN v.snooze THEN coalesce(j.snoozes, 0) + 1 ELSE j.snoozes END,
+           clock_timestamp() + v.delay_us * interval '1 microsecond',
+           CASE WHEN v.snoozed THEN j.last_error
+                WHEN v.snooze THEN 'snoozed more than ' || a.max_snoozes || ' times, so this counts as a failed attempt: ' || v.error
+                ELSE v.error END
+    FROM (
+      SELECT a.permanents[p.at] AS permanent, a.snoozes[p.at] AS snooze, a.delays_us[p.at] AS delay_us, a.errors[p.at] AS error,
+             a.snoozes[p.at] AND coalesce(j.snoozes, 0) < a.max_snoozes AS snoozed
+      FROM (SELECT array_position(a.ids, j.id) AS at OFFSET 0) p
+    ) v
+  ), fence = 0, worker_id = NULL
+  FROM (SELECT $3::bigint[] AS ids, $4::bool[] AS permanents, $5::bool[] AS snoozes, $6::bigint[] AS delays_us,
+               $7::text[] AS errors, $8::int AS max_snoozes) a
+  WHERE j.id = ANY(a.ids) AND j.fence = ($1::bigint[])[array_position(a.ids, j.id)] AND j.worker_id = $2::uuid
+    AND j.cancel_reason IS NULL
+    AND (j.deadline IS NULL OR clock_timestamp() + CASE WHEN j.attempt < j.max_attempts
+         THEN a.delays_us[array_position(a.ids, j.id)] ELSE 0 END * interval '1 microsecond' < j.deadline)
+  RETURNING j.id, j.attempt, j.status, j.snoozes, j.claimed_at, j.last_error, array_position(a.ids, j.id) AS at
+), told AS (
+  SELECT failed.id, failed.attempt, failed.status, failed.claimed_at, failed.last_error, failed.at,
+         (($5::bool[])[failed.at] AND failed.snoozes <= $8::int)::bool AS snoozed
+  FROM failed
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT failed.id, failed.attempt, failed.fence, $6::uuid, coalesce(failed.claimed_at, clock_timestamp()), 'failed', failed.last_error FROM failed
+  SELECT told.id, told.attempt + told.snoozed::int, ($1::bigint[])[told.at], $2::uuid, coalesce(told.claimed_at, clock_timestamp()),
+         CASE WHEN told.snoozed THEN 'snoozed' ELSE 'failed' END,
+         CASE WHEN told.snoozed THEN ($7::text[])[told.at] ELSE told.last_error END
+  FROM told
 )
-SELECT failed.id, (failed.status = 'dead')::bool AS dead FROM failed
+SELECT told.id, (told.status = 'dead')::bool AS dead, told.snoozed FROM told
 `
 
 type FailParams struct {
-	Permanents []bool
-	Ids        []int64
-	DelaysUs   []int64
-	Errors     []string
 	Fences     []int64
 	WorkerID   uuid.UUID
+	Ids        []int64
+	Permanents []bool
+	Snoozes    []bool
+	DelaysUs   []int64
+	Errors     []string
+	MaxSnoozes int32
 }
 
 type FailRow struct {
-	ID   int64
-	Dead bool
+	ID      int64
+	Dead    bool
+	Snoozed bool
 }
 
 // Fail ends attempts that did not succeed: back to the queue after a delay, or dead when no attempt is left or trying
-// again is pointless. Each pair (id, fence) is matched exactly. Served by the primary key; a join with the unnested
-// arrays, planned while the table was empty, walked all of it for each flush.
+// again is pointless. A snooze gives the attempt back, up to @max_snoozes of them; each further one is a failure. Each pair
+// (id, fence) is matched exactly. Served by the primary key; a join with the unnested arrays, planned while the table was
+// empty, walked all of it for each flush. What is asked to end, or has no further try before its deadline, is left alone:
+// CancelHeld is for those. (Both in one statement would have to lock all rows first: a row that is changed meanwhile could
+// escape the UPDATE after it had escaped the DELETE.) OFFSET 0 keeps array_position from being computed for each use.
 func (q *Queries) Fail(ctx context.Context, arg FailParams) ([]FailRow, error) {
 	rows, err := q.db.Query(ctx, fail,
-		arg.Permanents,
-		arg.Ids,
-		arg.DelaysUs,
-		arg.Errors,
 		arg.Fences,
 		arg.WorkerID,
+		arg.Ids,
+		arg.Permanents,
+		arg.Snoozes,
+		arg.DelaysUs,
+		arg.Errors,
+		arg.MaxSnoozes,
 	)
 	if err != nil {
 		return nil, err
@@ -60,7 +90,7 @@ func (q *Queries) Fail(ctx context.Context, arg FailParams) ([]FailRow, error) {
 	var items []FailRow
 	for rows.Next() {
 		var i FailRow
-		if err := rows.Scan(&i.ID, &i.Dead); err != nil {
+		if err := rows.Scan(&i.ID, &i.Dead, &i.Snoozed); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -75,7 +105,7 @@ const release = `-- name: Release :many
 WITH back AS (
   UPDATE jobgen.jobs
   SET status = 'queued', attempt = greatest(attempt - 1, 0), fence = 0, worker_id = NULL, run_at = greatest(run_at, clock_timestamp())
-  WHERE id = ANY($1::bigint[]) AND fence = ANY($2::bigint[]) AND worker_id = $3::uuid
+  WHERE id = ANY($1::bigint[]) AND fence = ANY($2::bigint[]) AND worker_id = $3::uuid AND cancel_reason IS NULL
   RETURNING id, queue
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')

@@ -61,28 +61,31 @@ func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) erro
 
 const jobsOfKind = `-- name: JobsOfKind :many
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
-       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
+       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error, deadline, coalesce(snoozes, 0)::int AS snoozes, cancel_reason
 FROM jobgen.jobs WHERE kind = $1 ORDER BY id
 `
 
 type JobsOfKindRow struct {
-	ID          int64
-	Status      string
-	Queue       string
-	Kind        string
-	Version     int32
-	Key         *string
-	Priority    int16
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	RunAt       time.Time
-	CreatedAt   time.Time
-	ClaimedAt   *time.Time
-	WorkerID    *uuid.UUID
-	Payload     []byte
-	Headers     []byte
-	LastError   string
+	ID           int64
+	Status       string
+	Queue        string
+	Kind         string
+	Version      int32
+	Key          *string
+	Priority     int16
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	RunAt        time.Time
+	CreatedAt    time.Time
+	ClaimedAt    *time.Time
+	WorkerID     *uuid.UUID
+	Payload      []byte
+	Headers      []byte
+	LastError    string
+	Deadline     *time.Time
+	Snoozes      int32
+	CancelReason *string
 }
 
 // JobsOfKind reads all jobs of a kind, oldest first, for a test's assertions. It reads the whole table.
@@ -113,6 +116,9 @@ func (q *Queries) JobsOfKind(ctx context.Context, kind string) ([]JobsOfKindRow,
 			&i.Payload,
 			&i.Headers,
 			&i.LastError,
+			&i.Deadline,
+			&i.Snoozes,
+			&i.CancelReason,
 		); err != nil {
 			return nil, err
 		}

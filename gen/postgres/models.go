@@ -17,26 +17,27 @@ type JobgenCompatibility struct {
 }
 
 type JobgenJob struct {
-	ID          int64
-	RunAt       time.Time
-	CreatedAt   time.Time
-	ClaimedAt   *time.Time
-	Fence       int64
-	WorkerID    *uuid.UUID
-	Version     int32
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	Priority    int16
-	Status      string
-	Queue       string
-	Kind        string
-	Key         *string
-	Payload     []byte
-	Headers     []byte
-	LastError   *string
-	Deadline    *time.Time
-	Snoozes     *int32
+	ID           int64
+	RunAt        time.Time
+	CreatedAt    time.Time
+	ClaimedAt    *time.Time
+	Fence        int64
+	WorkerID     *uuid.UUID
+	Version      int32
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	Priority     int16
+	Status       string
+	Queue        string
+	Kind         string
+	Key          *string
+	Payload      []byte
+	Headers      []byte
+	LastError    *string
+	Deadline     *time.Time
+	Snoozes      *int32
+	CancelReason *string
 }
 
 type JobgenJobArchive struct {

@@ -135,7 +135,7 @@ WITH RECURSIVE kinds AS (
 SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
        j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
 FROM kinds k CROSS JOIN LATERAL (
-  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, queue, kind, key, payload, headers, last_error, deadline, snoozes FROM jobgen.jobs d
+  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, queue, kind, key, payload, headers, last_error, deadline, snoozes, cancel_reason FROM jobgen.jobs d
   WHERE d.status = 'dead' AND d.kind = k.kind AND d.id < $1::bigint
     AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
   ORDER BY d.id DESC
@@ -313,7 +313,7 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 const requeueDead = `-- name: RequeueDead :many
 WITH requeued AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, run_at = clock_timestamp()
+  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
     WHERE d.status = 'dead' AND (cardinality($1::text[]) = 0 OR d.kind = ANY($1::text[]))
@@ -368,7 +368,7 @@ func (q *Queries) RequeueDead(ctx context.Context, arg RequeueDeadParams) ([]int
 const requeueKind = `-- name: RequeueKind :many
 WITH requeued AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, run_at = clock_timestamp()
+  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
     WHERE d.status = 'dead' AND d.kind = $1 AND d.id > $2::bigint AND d.id <= $3::bigint
@@ -464,28 +464,31 @@ func (q *Queries) ShowAttempts(ctx context.Context, jobID int64) ([]ShowAttempts
 
 const showJob = `-- name: ShowJob :one
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
-       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
+       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error, deadline, coalesce(snoozes, 0)::int AS snoozes, cancel_reason
 FROM jobgen.jobs WHERE id = $1
 `
 
 type ShowJobRow struct {
-	ID          int64
-	Status      string
-	Queue       string
-	Kind        string
-	Version     int32
-	Key         *string
-	Priority    int16
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	RunAt       time.Time
-	CreatedAt   time.Time
-	ClaimedAt   *time.Time
-	WorkerID    *uuid.UUID
-	Payload     []byte
-	Headers     []byte
-	LastError   string
+	ID           int64
+	Status       string
+	Queue        string
+	Kind         string
+	Version      int32
+	Key          *string
+	Priority     int16
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	RunAt        time.Time
+	CreatedAt    time.Time
+	ClaimedAt    *time.Time
+	WorkerID     *uuid.UUID
+	Payload      []byte
+	Headers      []byte
+	LastError    string
+	Deadline     *time.Time
+	Snoozes      int32
+	CancelReason *string
 }
 
 func (q *Queries) ShowJob(ctx context.Context, id int64) (ShowJobRow, error) {
@@ -509,6 +512,9 @@ func (q *Queries) ShowJob(ctx context.Context, id int64) (ShowJobRow, error) {
 		&i.Payload,
 		&i.Headers,
 		&i.LastError,
+		&i.Deadline,
+		&i.Snoozes,
+		&i.CancelReason,
 	)
 	return i, err
 }

@@ -7,7 +7,29 @@ package postgres
 
 import (
 	"context"
+
+	"github.com/google/uuid"
 )
+
+const purgeArchive = `-- name: PurgeArchive :execrows
+DELETE FROM jobgen.job_archive
+WHERE job_id = ANY(ARRAY(
+  SELECT a.job_id FROM jobgen.job_archive a
+  WHERE a.expires_at <= now()
+  ORDER BY a.expires_at
+  LIMIT $1
+  FOR UPDATE SKIP LOCKED
+))
+`
+
+// PurgeArchive removes up to n jobs that have been on record for long enough. Served by job_archive_expiry.
+func (q *Queries) PurgeArchive(ctx context.Context, n int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeArchive, n)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
 
 const purgeAttempts = `-- name: PurgeAttempts :execrows
 DELETE FROM jobgen.job_attempt
@@ -27,6 +49,25 @@ type PurgeAttemptsParams struct {
 // what is old lies together.
 func (q *Queries) PurgeAttempts(ctx context.Context, arg PurgeAttemptsParams) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeAttempts, arg.KeepUs, arg.N)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const purgeCancels = `-- name: PurgeCancels :execrows
+DELETE FROM jobgen.job_cancel
+WHERE job_id = ANY(ARRAY(
+  SELECT x.job_id FROM jobgen.job_cancel x
+  WHERE NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.id = x.job_id OFFSET 0)
+  LIMIT $1
+  FOR UPDATE SKIP LOCKED
+))
+`
+
+// PurgeCancels removes up to n messages about jobs that have ended. Reads the whole table, which is small, and empty as a rule.
+func (q *Queries) PurgeCancels(ctx context.Context, n int32) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeCancels, n)
 	if err != nil {
 		return 0, err
 	}
@@ -85,4 +126,55 @@ func (q *Queries) PurgeWorkers(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const takeCancel = `-- name: TakeCancel :one
+DELETE FROM jobgen.job_cancel WHERE job_id = $1 AND worker_id = $2 RETURNING reason
+`
+
+type TakeCancelParams struct {
+	JobID    int64
+	WorkerID uuid.UUID
+}
+
+// TakeCancel takes such a message away; whoever does asks again.
+func (q *Queries) TakeCancel(ctx context.Context, arg TakeCancelParams) (string, error) {
+	row := q.db.QueryRow(ctx, takeCancel, arg.JobID, arg.WorkerID)
+	var reason string
+	err := row.Scan(&reason)
+	return reason, err
+}
+
+const unheardCancels = `-- name: UnheardCancels :many
+SELECT x.job_id, x.worker_id
+FROM jobgen.job_cancel x
+WHERE EXISTS (SELECT FROM jobgen.jobs j WHERE j.id = x.job_id AND j.worker_id IS DISTINCT FROM x.worker_id OFFSET 0)
+  AND NOT EXISTS (SELECT FROM jobgen.job_start s WHERE s.job_id = x.job_id AND s.worker_id = x.worker_id OFFSET 0)
+LIMIT $1
+`
+
+type UnheardCancelsRow struct {
+	JobID    int64
+	WorkerID uuid.UUID
+}
+
+// UnheardCancels lists messages to workers that do not run their job any more, although the job is still there.
+func (q *Queries) UnheardCancels(ctx context.Context, n int32) ([]UnheardCancelsRow, error) {
+	rows, err := q.db.Query(ctx, unheardCancels, n)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []UnheardCancelsRow
+	for rows.Next() {
+		var i UnheardCancelsRow
+		if err := rows.Scan(&i.JobID, &i.WorkerID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

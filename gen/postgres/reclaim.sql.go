@@ -86,7 +86,7 @@ WITH lost AS MATERIALIZED (
   SELECT array_agg(held.id) AS ids, array_agg(held.fence) AS fences, array_agg(held.worker_id) AS workers FROM held
 ), back AS (
   UPDATE jobgen.jobs j
-  SET status = CASE WHEN j.crashes + 1 >= $3::int THEN 'dead' ELSE 'queued' END,
+  SET status = CASE WHEN j.crashes + 1 >= $3::int AND j.cancel_reason IS NULL THEN 'dead' ELSE 'queued' END,
       attempt = greatest(j.attempt - 1, 0), crashes = j.crashes + 1, fence = 0, worker_id = NULL,
       run_at = greatest(j.run_at, clock_timestamp())
                + least($4::bigint * 2 ^ least(j.crashes, 12), 3600000000) * (0.5 + 0.5 * random()) * interval '1 microsecond',
@@ -129,7 +129,7 @@ type ReclaimRow struct {
 }
 
 // Reclaim gives running jobs of lost workers back to the queue, at most n: the attempt is returned, a crash is counted
-// and, at max_crashes, the job is dead. run_at keeps to the right of every worker's mark. Lost workers are looked at for
+// and, at max_crashes, the job is dead; one that is asked to end goes back, for the next claim to end it. run_at keeps to the right of every worker's mark. Lost workers are looked at for
 // as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
 // whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
 // skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of

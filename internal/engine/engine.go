@@ -42,6 +42,8 @@ type Insert struct {
 	Was         []string      // earlier names of the kind: a key that is taken under one of them is taken
 	At          time.Time     // zero: now
 	In          time.Duration // from now, by the database's clock; the later of the two counts
+	Deadline    time.Time     // zero: none
+	Within      time.Duration // zero: none; a deadline from now, by the database's clock; the earlier of the two counts
 	Headers     []byte        // a JSON object, or nil
 }
 
@@ -60,12 +62,28 @@ type Inserted struct {
 
 // State is what is known of a job: its status while it is in jobs, its result once there is one.
 type State struct {
-	Status    string // "": not in jobs
+	Status    string // "": not in jobs, nor cancelled
 	Finished  bool   // a result is on record
 	Result    []byte // nil: finished without a value
 	Attempt   int
 	LastError string
+	Reason    string // of a job that was cancelled
 }
+
+// Answers to Producer.Cancel, beside StatusFinished.
+const (
+	StatusCancelled = "cancelled" // also the State of such a job
+	StatusAsked     = "asked"
+	StatusFinished  = "finished"
+	StatusAlready   = "already cancelled"
+)
+
+const (
+	// KeepCancelled is how long a cancelled job stays on record.
+	KeepCancelled = 30 * 24 * time.Hour
+	// MaxSnoozes is how often a handler can put its job off; after that, each time is a failed attempt.
+	MaxSnoozes = 1000
+)
 
 // Producer is what an application's connection can do.
 type Producer interface {
@@ -73,6 +91,9 @@ type Producer interface {
 	Enqueue(ctx context.Context, in Insert, elements []Element) ([]Inserted, error)
 	// State reads by kind and key if there is a key, else by the id of a job of any of the kinds.
 	State(ctx context.Context, kinds []string, id int64, key string) (State, error)
+	// Cancel ends a job that waits or is dead, and asks the worker of one that runs. Without kinds, whatever its kind. The
+	// answer is one of the constants, or "" if nothing is on record; ErrLocked: somebody else keeps the row locked.
+	Cancel(ctx context.Context, kinds []string, id int64, reason string) (string, error)
 }
 
 // Claimed is a job as a claim gives it.
@@ -84,6 +105,9 @@ type Claimed struct {
 	Crashes              int
 	Recorded             bool // the key's result is on record already: there is nothing to do
 	RunAt                time.Time
+	Deadline             *time.Time    // nil: none
+	Left                 time.Duration // from the claim to the deadline, by the database's clock
+	Cancel               *string       // why it is to end without running; nil: it is not
 	Payload, Headers     []byte
 	Then                 []FollowUp // what its handler, once it has returned, wants enqueued if it succeeded
 }
@@ -111,13 +135,22 @@ type Failure struct {
 	Hold
 	Delay     time.Duration // until the next attempt
 	Permanent bool          // dead, whatever attempts are left
+	Snooze    bool          // put off: the attempt is not spent, unless that has been done MaxSnoozes times
 	Error     string
 }
 
 // Failed answers for one Failure that was a current hold.
 type Failed struct {
-	ID   int64
-	Dead bool
+	ID      int64
+	Dead    bool
+	Snoozed bool
+}
+
+// Cancelled is a hold that is to end because somebody has asked for it or for its deadline.
+type Cancelled struct {
+	Hold
+	Started bool   // its handler was called
+	Error   string // what the handler returned
 }
 
 // Mark is how far a worker has looked into one range of a queue.
@@ -182,7 +215,7 @@ type Queue struct {
 	Slots  int // handlers at once in each process; 0: no limit
 }
 
-// Cancel is the wish to stop a running job.
+// Cancel is the wish to stop a running job, or a job that has ended so.
 type Cancel struct {
 	ID     int64
 	Reason string
@@ -223,11 +256,13 @@ type Store interface {
 	// NextDue tells how long until a job scheduled for later is due, at most within.
 	NextDue(ctx context.Context, marks []Mark, within time.Duration) (time.Duration, error)
 
-	// Complete, Fail and Release take current holds only and answer with those that were. Complete takes successes that all
-	// have follow-ups, or that have none and are alike in Record.
+	// Complete, Fail, Release and Cancel take current holds only and answer with those that were. Complete takes successes that
+	// all have follow-ups, or that have none and are alike in Record. What Fail and Release do not answer for may have been
+	// asked to end, or have no time left: Cancel ends it, and tells why.
 	Complete(ctx context.Context, id uuid.UUID, done []Success) ([]int64, error)
 	Fail(ctx context.Context, id uuid.UUID, failed []Failure) ([]Failed, error)
 	Release(ctx context.Context, id uuid.UUID, holds []Hold) ([]int64, error)
+	Cancel(ctx context.Context, id uuid.UUID, holds []Cancelled) ([]Cancel, error)
 
 	// MarkLost judges the workers whose lease has run out; Reclaim takes back what lost workers hold, at most n.
 	MarkLost(ctx context.Context) ([]Lost, error)
@@ -281,6 +316,9 @@ type Job struct {
 	ClaimedAt   *time.Time        `json:"claimed_at,omitempty"`
 	WorkerID    *uuid.UUID        `json:"worker_id,omitempty"`
 	LastError   string            `json:"last_error,omitempty"`
+	Deadline    *time.Time        `json:"deadline,omitempty"`
+	Snoozes     int               `json:"snoozes,omitempty"`
+	Cancel      *string           `json:"cancel,omitempty"` // why it is asked to end
 	Payload     json.RawMessage   `json:"payload,omitempty"`
 	Headers     map[string]string `json:"headers,omitempty"`
 }
@@ -293,6 +331,24 @@ type Result struct {
 	Result     json.RawMessage `json:"result,omitempty"`
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`
 	ExpiresAt  *time.Time      `json:"expires_at,omitempty"`
+}
+
+// Archived is a row of job_archive.
+type Archived struct {
+	ID         int64             `json:"id"`
+	Status     string            `json:"status"`
+	Queue      string            `json:"queue"`
+	Kind       string            `json:"kind"`
+	Key        string            `json:"key,omitempty"`
+	Version    int               `json:"version"`
+	Attempt    int               `json:"attempt"`
+	Crashes    int               `json:"crashes"`
+	Reason     string            `json:"reason,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	FinishedAt time.Time         `json:"finished_at"`
+	ExpiresAt  time.Time         `json:"expires_at"`
+	Payload    json.RawMessage   `json:"payload,omitempty"`
+	Headers    map[string]string `json:"headers,omitempty"`
 }
 
 // Attempt is a row of job_attempt.

@@ -39,7 +39,7 @@ const (
 )
 
 const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
-with their whole history, and gives dead jobs a fresh start.
+with their whole history, gives dead jobs a fresh start, and cancels jobs.
 
 Database
   --database-url names it, else the environment variable DATABASE_URL, else the
@@ -119,11 +119,11 @@ func (c *cli) root() *cobra.Command {
 	migrate := group("migrate", "Bring the schema up to date, or see whether it is",
 		"The tables are in the schema jobgen, which no other program's tables share.")
 	migrate.AddCommand(c.migrateUp(), c.migrateStatus())
-	jobs := group("jobs", "See jobs, and revive dead ones",
+	jobs := group("jobs", "See jobs, revive dead ones, cancel others",
 		`A job is queued, running or dead. A finished job has left the queue: what is on
 record of it then is its result, if its kind has a result or a key, and the
-attempts that failed before.`)
-	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue())
+attempts that failed before. A cancelled one is on record for 30 days.`)
+	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel())
 	root.AddCommand(migrate, jobs)
 	return root
 }

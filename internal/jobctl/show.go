@@ -2,6 +2,7 @@ package jobctl
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -28,10 +29,11 @@ const (
 // story is all that is on record of a job.
 type story struct {
 	ID int64 `json:"id"`
-	// Status is the job's, or of a job that is not in the queue: finished, removed, ended or unknown.
+	// Status is the job's, or of a job that is not in the queue: finished, cancelled, removed, ended or unknown.
 	Status   string           `json:"status"`
 	Job      *engine.Job      `json:"job,omitempty"`
 	Result   *engine.Result   `json:"result,omitempty"`
+	Archived *engine.Archived `json:"archived,omitempty"`
 	Attempts []engine.Attempt `json:"attempts"`
 	Now      time.Time        `json:"now"`
 }
@@ -48,6 +50,8 @@ long errors, payloads and histories; --full prints all.
 The status of a job that is not in the queue any more:
 
   finished  its result, or that it is done, is on record
+  cancelled somebody cancelled it, or its deadline passed; it stays on record for
+            30 days, with the reason
   removed   its key is on record, but it was removed by hand before it finished
   ended     nothing but failed attempts is left: it finished and its kind keeps
             no record, or it was purged
@@ -64,9 +68,11 @@ The status of a job that is not in the queue any more:
 				return err
 			}
 			s := story{ID: ids[0]}
-			if s.Job, s.Result, s.Attempts, err = op.Show(ctx, s.ID); err != nil {
+			found, err := op.Show(ctx, s.ID)
+			if err != nil {
 				return err
 			}
+			s.Job, s.Result, s.Archived, s.Attempts = found.Job, found.Result, found.Archived, found.Attempts
 			if s.Now, err = op.Now(ctx); err != nil {
 				return err
 			}
@@ -86,6 +92,8 @@ func (s *story) status() string {
 		return s.Job.Status
 	case s.Result != nil && s.Result.FinishedAt != nil:
 		return "finished"
+	case s.Archived != nil:
+		return s.Archived.Status
 	case s.Result != nil:
 		return "removed"
 	case len(s.Attempts) > 0:
@@ -135,20 +143,38 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		if j.Status == "queued" {
 			moment("due", j.RunAt)
 		}
+		if j.Deadline != nil {
+			moment("deadline", *j.Deadline)
+		}
+		if j.Snoozes > 0 {
+			field("put off", "%s", count(j.Snoozes, "time", "times"))
+		}
+		if j.Cancel != nil {
+			field("cancel", "%s", cmp.Or(*j.Cancel, "asked for, without a reason"))
+		}
 		if j.ClaimedAt != nil {
 			moment("last start", *j.ClaimedAt)
 		}
 		if j.WorkerID != nil {
 			field("worker", "%s", j.WorkerID)
 		}
-		if len(j.Headers) > 0 {
-			fmt.Fprintln(w, "\nheaders")
-			for _, name := range slices.Sorted(maps.Keys(j.Headers)) {
-				fmt.Fprintf(w, "  %s: %s\n", escape(name), escape(j.Headers[name]))
-			}
+		writeContent(w, j.Headers, j.Payload, full)
+	}
+	if a := s.Archived; a != nil {
+		fmt.Fprintln(w)
+		field("kind", "%s, version %d", a.Kind, a.Version)
+		field("queue", "%s", a.Queue)
+		if a.Key != "" {
+			field("key", "%s, free again", a.Key)
 		}
-		fmt.Fprintln(w, "\npayload")
-		writeJSON(w, j.Payload, full)
+		if a.Reason != "" {
+			field("reason", "%s", a.Reason)
+		}
+		field("tries", "%d, and %s", a.Attempt, count(a.Crashes, "crash", "crashes"))
+		moment("created", a.CreatedAt)
+		moment(a.Status, a.FinishedAt)
+		moment("kept until", a.ExpiresAt)
+		writeContent(w, a.Headers, a.Payload, full)
 	}
 	finished := s.Result != nil && s.Result.FinishedAt != nil
 	if finished {
@@ -181,6 +207,8 @@ func (s *story) headline() string {
 		return fmt.Sprintf("job %d is dead; for a fresh start: jobctl jobs requeue %d", s.ID, s.ID)
 	case "finished":
 		return fmt.Sprintf("job %d has finished, %s ago", s.ID, age(s.Now.Sub(*s.Result.FinishedAt)))
+	case "cancelled":
+		return fmt.Sprintf("job %d was cancelled, %s ago", s.ID, age(s.Now.Sub(s.Archived.FinishedAt)))
 	case "removed":
 		return escape(fmt.Sprintf("job %d is gone without a result: its row was removed by hand; its key %s is free", s.ID, s.Result.Key))
 	}
@@ -209,6 +237,17 @@ func (c *cli) writeHistory(w io.Writer, s story, full bool) {
 		fmt.Fprintln(w, "\nlast error")
 		writeLines(w, "  ", j.LastError, most)
 	}
+}
+
+func writeContent(w io.Writer, headers map[string]string, payload json.RawMessage, full bool) {
+	if len(headers) > 0 {
+		fmt.Fprintln(w, "\nheaders")
+		for _, name := range slices.Sorted(maps.Keys(headers)) {
+			fmt.Fprintf(w, "  %s: %s\n", escape(name), escape(headers[name]))
+		}
+	}
+	fmt.Fprintln(w, "\npayload")
+	writeJSON(w, payload, full)
 }
 
 // writeJSON writes indented JSON. The database keeps jsonb, so the order of fields is its own.
@@ -246,6 +285,9 @@ func (s *story) utc() {
 				*t = t.UTC()
 			}
 		}
+	}
+	if a := s.Archived; a != nil {
+		a.CreatedAt, a.FinishedAt, a.ExpiresAt = a.CreatedAt.UTC(), a.FinishedAt.UTC(), a.ExpiresAt.UTC()
 	}
 	for i := range s.Attempts {
 		a := &s.Attempts[i]

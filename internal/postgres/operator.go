@@ -69,52 +69,82 @@ func wholeJob(r gen.ShowJobRow) (engine.Job, error) {
 		ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),
 		Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
 		ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError, Payload: r.Payload,
+		Deadline: r.Deadline, Snoozes: int(r.Snoozes), Cancel: r.CancelReason,
 	}
-	if len(r.Headers) > 0 {
-		if err := json.Unmarshal(r.Headers, &j.Headers); err != nil {
-			return j, fmt.Errorf("headers of job %d do not decode: %w", r.ID, err)
-		}
-	}
-	return j, nil
+	var err error
+	j.Headers, err = decodeHeaders(r.ID, r.Headers)
+	return j, err
 }
 
-// Show finds a job and all that is on record of it; both are nil if nothing is. It reads everything in one snapshot, so that a job that finishes meanwhile is not seen twice or not at all.
-func (o Operator) Show(ctx context.Context, id int64) (*engine.Job, *engine.Result, []engine.Attempt, error) {
+func decodeHeaders(id int64, b []byte) (h map[string]string, err error) {
+	if len(b) > 0 {
+		if err := json.Unmarshal(b, &h); err != nil {
+			return nil, fmt.Errorf("headers of job %d do not decode: %w", id, err)
+		}
+	}
+	return h, nil
+}
+
+// Story is all that is on record of a job.
+type Story struct {
+	Job      *engine.Job
+	Result   *engine.Result
+	Archived *engine.Archived
+	Attempts []engine.Attempt
+}
+
+// Show finds all that is on record of a job. It reads everything in one snapshot, so that a job that finishes meanwhile is
+// not seen twice or not at all.
+func (o Operator) Show(ctx context.Context, id int64) (s Story, err error) {
 	tx, err := o.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
-		return nil, nil, nil, translate(err)
+		return s, translate(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
 	q := gen.New(tx)
-	var job *engine.Job
 	switch r, err := q.ShowJob(ctx, id); {
 	case err == nil:
 		j, err := wholeJob(r)
 		if err != nil {
-			return nil, nil, nil, err
+			return s, err
 		}
-		job = &j
+		s.Job = &j
 	case !errors.Is(err, pgx.ErrNoRows):
-		return nil, nil, nil, translate(err)
+		return s, translate(err)
 	}
-	results, err := results(ctx, q, []int64{id}, true)
+	found, err := results(ctx, q, []int64{id}, true)
 	if err != nil {
-		return nil, nil, nil, err
+		return s, err
+	}
+	if len(found) > 0 {
+		s.Result = &found[0]
+	}
+	archived, err := q.Archived(ctx, gen.ArchivedParams{Ids: []int64{id}, Kinds: []string{}})
+	if err != nil {
+		return s, translate(err)
+	}
+	for _, r := range archived {
+		s.Archived = &engine.Archived{
+			ID: r.JobID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Attempt: int(r.Attempt),
+			Crashes: int(r.Crashes), Reason: r.Reason, CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Payload: r.Payload,
+		}
+		if s.Archived.Headers, err = decodeHeaders(id, r.Headers); err != nil {
+			return s, err
+		}
 	}
 	attempts, err := q.ShowAttempts(ctx, id)
-	if err != nil {
-		return nil, nil, nil, translate(err)
-	}
-	history := make([]engine.Attempt, len(attempts))
+	s.Attempts = make([]engine.Attempt, len(attempts))
 	for i, a := range attempts {
-		history[i] = engine.Attempt{
+		s.Attempts[i] = engine.Attempt{
 			Attempt: int(a.Attempt), Fence: a.Fence, WorkerID: a.WorkerID, StartedAt: a.StartedAt, EndedAt: a.EndedAt, Outcome: a.Outcome, Error: a.Error,
 		}
 	}
-	if len(results) == 0 {
-		return job, nil, history, nil
-	}
-	return job, &results[0], history, nil
+	return s, translate(err)
+}
+
+// Cancel is Producer.Cancel for a job of any kind.
+func (o Operator) Cancel(ctx context.Context, id int64, reason string) (string, error) {
+	return Producer{DB: o.Pool}.Cancel(ctx, nil, id, reason)
 }
 
 // Results finds what is recorded of jobs, without the results themselves.

@@ -234,8 +234,19 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 	add("Fail", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Fail(ctx, gen.FailParams{}); return err },
 		func() []any {
-			return []any{make([]bool, n()), ids(), make([]int64, n()), make([]string, n()), slices.Repeat(fences(), n()), me}
+			return []any{slices.Repeat(fences(), n()), me, ids(), make([]bool, n()), make([]bool, n()), make([]int64, n()), make([]string, n()), 1000}
 		})
+	add("CancelHeld", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error { _, err := q.CancelHeld(ctx, gen.CancelHeldParams{}); return err },
+		func() []any {
+			return []any{ids(), slices.Repeat(fences(), n()), me, make([]bool, n()), int64(1000), make([]string, n())}
+		})
+	add("Cancel", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error { _, err := q.Cancel(ctx, gen.CancelParams{}); return err },
+		func() []any { return []any{ids(), []string{}, "", int64(1000)} })
+	add("PurgeArchive", "job_archive", "job_archive_expiry",
+		func(q *gen.Queries) error { _, err := q.PurgeArchive(ctx, 100); return err },
+		func() []any { return []any{100} })
 	add("Release", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Release(ctx, gen.ReleaseParams{}); return err },
 		func() []any { return []any{ids(), fences(), me} })
@@ -296,6 +307,8 @@ func TestG11HotStatementsKeepTheirIndexesHoweverTheyWerePrepared(t *testing.T) {
 				t.Fatalf("claimed %d", len(held))
 			}
 			f.exec("UPDATE jobgen.workers SET lost_at = now() WHERE id = $1", crashed.ID)
+			f.exec(`INSERT INTO jobgen.job_archive (job_id, status, queue, kind, version, attempt, crashes, payload, created_at, expires_at)
+				SELECT -i, 'cancelled', 'q', 'k', 1, 0, 0, '{}', now(), now() + (i - 1000) * interval '1 minute' FROM generate_series(1, 20000) i`)
 			check("after 50,000 jobs came")
 			f.exec("ANALYZE jobgen.jobs, jobgen.job_result, jobgen.workers, jobgen.wake")
 			check("after ANALYZE")

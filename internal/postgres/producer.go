@@ -63,7 +63,7 @@ func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Ele
 	}
 	row, err := gen.New(p.DB).Enqueue(ctx, gen.EnqueueParams{
 		Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Payload: string(e.Payload), Headers: headers(in),
-		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: instant(in.At), DelayUs: in.In.Microseconds(), Deadline: instant(in.Deadline), WithinUs: within(in),
 	})
 	return engine.Inserted{ID: row.ID}, err
 }
@@ -82,7 +82,7 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 	for range keyTries {
 		row, err := q.EnqueueKeyed(ctx, gen.EnqueueKeyedParams{
 			Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: string(e.Payload), Headers: headers(in),
-			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: instant(in.At), DelayUs: in.In.Microseconds(), Deadline: instant(in.Deadline), WithinUs: within(in),
 		})
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return engine.Inserted{ID: row.ID}, err
@@ -97,7 +97,7 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 		case state.Status == "dead":
 			row, err := q.Revive(ctx, gen.ReviveParams{
 				ID: state.JobID, Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: string(e.Payload),
-				Headers: headers(in), Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+				Headers: headers(in), Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: instant(in.At), DelayUs: in.In.Microseconds(), Deadline: instant(in.Deadline), WithinUs: within(in),
 			})
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return engine.Inserted{ID: row.ID}, err
@@ -126,7 +126,7 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	if elements[0].Key == "" {
 		ids, err := q.EnqueueMany(ctx, gen.EnqueueManyParams{
 			Payloads: payloads, Queue: in.Queue, Kind: in.Kind, Version: int32(in.Version), Headers: headers(in),
-			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(), Wake: wake(len(elements)),
+			Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: instant(in.At), DelayUs: in.In.Microseconds(), Deadline: instant(in.Deadline), WithinUs: within(in), Wake: wake(len(elements)),
 		})
 		for i, id := range ids {
 			out[i].ID = id
@@ -139,7 +139,7 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	}
 	rows, err := q.EnqueueManyKeyed(ctx, gen.EnqueueManyKeyedParams{
 		Keys: keys, Payloads: payloads, Kind: in.Kind, Queue: in.Queue, Version: int32(in.Version), Headers: headers(in),
-		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(), Wake: wake(len(elements)),
+		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: instant(in.At), DelayUs: in.In.Microseconds(), Deadline: instant(in.Deadline), WithinUs: within(in), Wake: wake(len(elements)),
 	})
 	if err != nil {
 		return nil, err
@@ -232,11 +232,22 @@ func (p Producer) enqueueRenamed(ctx context.Context, in engine.Insert, elements
 // wake is how many idle workers n jobs are worth waking: one for each batch that a worker starts at once.
 func wake(n int) int32 { return int32(n/100 + 1) }
 
-func at(in engine.Insert) *time.Time {
-	if in.At.IsZero() {
+// instant is t as a parameter, and null if it is zero. The copy keeps the zero case from allocating.
+func instant(t time.Time) *time.Time {
+	if t.IsZero() {
 		return nil
 	}
-	return &in.At
+	at := t
+	return &at
+}
+
+// within is the time that the deadline leaves, in microseconds, or null.
+func within(in engine.Insert) *int64 {
+	if in.Within == 0 {
+		return nil
+	}
+	us := in.Within.Microseconds()
+	return &us
 }
 
 // headers is text, like the payload: without the server's description of the statement (QueryExecModeSimpleProtocol and
@@ -249,15 +260,33 @@ func headers(in engine.Insert) *string {
 	return &s
 }
 
+// State reads jobs first and the archive after, so that a job that is cancelled between is found there.
 func (p Producer) State(ctx context.Context, kinds []string, id int64, key string) (engine.State, error) {
 	q := gen.New(fresh(p.DB))
+	var state engine.State
 	if key == "" {
 		row, err := q.JobState(ctx, gen.JobStateParams{ID: id, Kinds: kinds})
-		return engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}, translate(err)
+		if err != nil {
+			return state, translate(err)
+		}
+		state = engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}
+	} else {
+		row, err := q.KeyState(ctx, gen.KeyStateParams{Kind: kinds[0], Key: key})
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return state, translate(err)
+		}
+		state = engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}
+		if id == 0 || err == nil && row.JobID == id {
+			return state, nil
+		}
+		// The key has no job, or another one than it had: this one may have been cancelled.
 	}
-	row, err := q.KeyState(ctx, gen.KeyStateParams{Kind: kinds[0], Key: key})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return engine.State{}, nil
+	if key == "" && (state.Status != "" || state.Finished) {
+		return state, nil
 	}
-	return engine.State{Status: row.Status, Finished: row.Finished, Result: row.Result, Attempt: int(row.Attempt), LastError: row.LastError}, translate(err)
+	archived, err := q.Archived(ctx, gen.ArchivedParams{Ids: []int64{id}, Kinds: kinds})
+	if err == nil && len(archived) > 0 && archived[0].Status == engine.StatusCancelled {
+		return engine.State{Status: engine.StatusCancelled, Reason: archived[0].Reason}, nil
+	}
+	return state, translate(err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -146,7 +147,10 @@ func claimed(r *gen.ClaimRow) engine.Claimed {
 	c := engine.Claimed{
 		ID: r.ID, Fence: r.Fence, Queue: r.Queue, Kind: r.Kind, Version: int(r.Version), Priority: int(r.Priority),
 		Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), Recorded: r.Recorded,
-		RunAt: r.RunAt, Payload: r.Payload, Headers: r.Headers,
+		RunAt: r.RunAt, Deadline: r.Deadline, Cancel: r.CancelReason, Payload: r.Payload, Headers: r.Headers,
+	}
+	if r.Deadline != nil {
+		c.Left = r.Deadline.Sub(r.DbNow)
 	}
 	if r.Key != nil {
 		c.Key = *r.Key
@@ -209,16 +213,17 @@ func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.S
 }
 
 func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure) ([]engine.Failed, error) {
-	arg := gen.FailParams{WorkerID: id}
+	arg := gen.FailParams{WorkerID: id, MaxSnoozes: engine.MaxSnoozes}
 	for _, f := range failed {
 		arg.Ids, arg.Fences = append(arg.Ids, f.ID), append(arg.Fences, f.Fence)
 		arg.DelaysUs = append(arg.DelaysUs, f.Delay.Microseconds())
-		arg.Permanents, arg.Errors = append(arg.Permanents, f.Permanent), append(arg.Errors, f.Error)
+		arg.Permanents, arg.Snoozes = append(arg.Permanents, f.Permanent), append(arg.Snoozes, f.Snooze)
+		arg.Errors = append(arg.Errors, f.Error)
 	}
 	rows, err := s.ended.Fail(ctx, arg)
 	out := make([]engine.Failed, len(rows))
 	for i, r := range rows {
-		out[i] = engine.Failed{ID: r.ID, Dead: r.Dead}
+		out[i] = engine.Failed{ID: r.ID, Dead: r.Dead, Snoozed: r.Snoozed}
 	}
 	return out, translate(err)
 }
@@ -262,8 +267,15 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 	if _, err := s.q.PurgeSamples(ctx, keepSamples.Microseconds()); err != nil {
 		return false, translate(err)
 	}
-	_, err = s.q.PurgeWorkers(ctx)
-	return results >= purgeChunk || attempts >= purgeChunk, translate(err)
+	if _, err := s.q.PurgeWorkers(ctx); err != nil {
+		return false, translate(err)
+	}
+	archived, err := s.q.PurgeArchive(ctx, purgeChunk)
+	if err != nil {
+		return false, translate(err)
+	}
+	cancels, err := s.purgeCancels(ctx)
+	return slices.Max([]int64{results, attempts, archived, cancels}) >= purgeChunk, translate(err)
 }
 
 func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {

@@ -33,7 +33,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
   LIMIT @n
 ))
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
-  j.payload, j.headers, now()::timestamptz AS db_now,
+  j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded;
@@ -58,7 +58,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
   FOR UPDATE SKIP LOCKED
 ))
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
-  j.payload, j.headers, now()::timestamptz AS db_now,
+  j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded;

@@ -2,11 +2,12 @@
 -- Enqueue inserts one job without a key and, if a worker that handles it has been idle for a while, wakes that one.
 -- Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
 -- take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
--- their order.
+-- their order. Of a deadline at a time and one in so long, the earlier counts.
 WITH ins AS (
-  INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at, deadline)
   VALUES (@queue, @kind, @version, (@payload::text)::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
-          greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'))
+          greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'),
+          least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond'))
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
@@ -24,9 +25,10 @@ WITH k AS (
   ON CONFLICT (kind, key) DO NOTHING
   RETURNING job_id
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT k.job_id, @queue, @kind, @key, @version, (@payload::text)::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
-         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'),
+         least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond')
   FROM k
   RETURNING id
 ), woken AS (
@@ -42,9 +44,10 @@ WITH input AS MATERIALIZED (
   SELECT nextval('jobgen.job_id') AS id, e.payload
   FROM (SELECT unnest(@payloads::text[]) AS payload) e
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT input.id, @queue, @kind, @version, input.payload::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
-         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'),
+         least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond')
   FROM input
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
@@ -64,9 +67,10 @@ WITH input AS MATERIALIZED (
   ON CONFLICT (kind, key) DO NOTHING
   RETURNING job_id
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT input.id, @queue, @kind, input.key, @version, input.payload::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
-         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+         greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'),
+         least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond')
   FROM input JOIN k ON k.job_id = input.id
   RETURNING id
 ), woken AS MATERIALIZED (
@@ -85,7 +89,8 @@ WITH revived AS (
   UPDATE jobgen.jobs
   SET status = 'queued', queue = @queue, version = @version, payload = (@payload::text)::jsonb, headers = (sqlc.narg(headers)::text)::jsonb, priority = @priority,
       attempt = 0, max_attempts = @max_attempts, crashes = 0,
-      run_at = greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+      run_at = greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'),
+      deadline = least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond'), snoozes = NULL, cancel_reason = NULL
   WHERE id = @id AND status = 'dead' AND kind = @kind AND key = @key::text
   RETURNING id
 ), woken AS (

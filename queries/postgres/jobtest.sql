@@ -1,7 +1,7 @@
 -- name: JobsOfKind :many
 -- JobsOfKind reads all jobs of a kind, oldest first, for a test's assertions. It reads the whole table.
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
-       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
+       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error, deadline, coalesce(snoozes, 0)::int AS snoozes, cancel_reason
 FROM jobgen.jobs WHERE kind = @kind ORDER BY id;
 
 -- name: CountByKind :many

@@ -36,7 +36,7 @@ LIMIT @n;
 
 -- name: ShowJob :one
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
-       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error
+       worker_id, payload, headers, coalesce(last_error, '')::text AS last_error, deadline, coalesce(snoozes, 0)::int AS snoozes, cancel_reason
 FROM jobgen.jobs WHERE id = @id;
 
 -- name: ShowResults :many
@@ -68,7 +68,7 @@ FROM jobgen.job_attempt WHERE job_id = @job_id ORDER BY ended_at, attempt;
 -- arbiter row of a key still names its dead job, so a requeue can meet no conflict. Served by jobs_dead.
 WITH requeued AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, run_at = clock_timestamp()
+  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
     WHERE d.status = 'dead' AND (cardinality(@kinds::text[]) = 0 OR d.kind = ANY(@kinds::text[]))
@@ -91,7 +91,7 @@ SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0;
 -- jobs_dead under any plan, so that the entries of what is requeued already are not walked again.
 WITH requeued AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, run_at = clock_timestamp()
+  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
     WHERE d.status = 'dead' AND d.kind = @kind AND d.id > @after::bigint AND d.id <= @upto::bigint

@@ -34,3 +34,36 @@ WHERE s.minute < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond';
 DELETE FROM jobgen.workers w
 WHERE w.lost_at < clock_timestamp() - interval '1 day'
   AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.worker_id = w.id AND j.status = 'running');
+
+-- name: PurgeArchive :execrows
+-- PurgeArchive removes up to n jobs that have been on record for long enough. Served by job_archive_expiry.
+DELETE FROM jobgen.job_archive
+WHERE job_id = ANY(ARRAY(
+  SELECT a.job_id FROM jobgen.job_archive a
+  WHERE a.expires_at <= now()
+  ORDER BY a.expires_at
+  LIMIT @n
+  FOR UPDATE SKIP LOCKED
+));
+
+-- name: PurgeCancels :execrows
+-- PurgeCancels removes up to n messages about jobs that have ended. Reads the whole table, which is small, and empty as a rule.
+DELETE FROM jobgen.job_cancel
+WHERE job_id = ANY(ARRAY(
+  SELECT x.job_id FROM jobgen.job_cancel x
+  WHERE NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.id = x.job_id OFFSET 0)
+  LIMIT @n
+  FOR UPDATE SKIP LOCKED
+));
+
+-- name: UnheardCancels :many
+-- UnheardCancels lists messages to workers that do not run their job any more, although the job is still there.
+SELECT x.job_id, x.worker_id
+FROM jobgen.job_cancel x
+WHERE EXISTS (SELECT FROM jobgen.jobs j WHERE j.id = x.job_id AND j.worker_id IS DISTINCT FROM x.worker_id OFFSET 0)
+  AND NOT EXISTS (SELECT FROM jobgen.job_start s WHERE s.job_id = x.job_id AND s.worker_id = x.worker_id OFFSET 0)
+LIMIT @n;
+
+-- name: TakeCancel :one
+-- TakeCancel takes such a message away; whoever does asks again.
+DELETE FROM jobgen.job_cancel WHERE job_id = @job_id AND worker_id = @worker_id RETURNING reason;

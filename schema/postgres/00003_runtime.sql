@@ -3,8 +3,9 @@
 
 -- +goose Up
 ALTER TABLE jobgen.jobs
-  ADD COLUMN deadline timestamptz, -- after it the job is not worth running; null: always
-  ADD COLUMN snoozes  integer;     -- how often its handler has put it off; null: never
+  ADD COLUMN deadline      timestamptz, -- after it the job is not worth running; null: always
+  ADD COLUMN snoozes       integer,     -- how often its handler has put it off; null: never
+  ADD COLUMN cancel_reason text;        -- somebody wants it ended while it runs, and why ('': no reason); null: nobody does
 
 ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
@@ -29,7 +30,9 @@ CREATE TABLE jobgen.job_archive (
 );
 CREATE INDEX job_archive_expiry ON jobgen.job_archive (expires_at);
 
--- What is asked of a worker about a job that it runs: stop it. Apart from jobs, so that nobody who runs jobs looks for it there.
+-- Messages to workers: stop this job. The wish itself stands in jobs.cancel_reason, where the statement that ends an attempt
+-- cannot miss it; only for a job owned by lock, whose row nobody else can change, it stands here alone. Apart from jobs, so
+-- that a worker finds its messages without an index there.
 CREATE TABLE jobgen.job_cancel (
   job_id       bigint PRIMARY KEY,
   worker_id    uuid NOT NULL,
@@ -69,4 +72,4 @@ DELETE FROM jobgen.job_attempt WHERE outcome NOT IN ('failed', 'crashed');
 ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
   ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed'));
-ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes;
+ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes, DROP COLUMN cancel_reason;
