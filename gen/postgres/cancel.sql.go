@@ -104,11 +104,12 @@ WITH found AS MATERIALIZED (
   WHERE j.id = ANY(ARRAY(SELECT found.id FROM found WHERE found.status = 'running'))
   RETURNING j.id, j.worker_id
 ), owned AS MATERIALIZED (
-  SELECT DISTINCT ON (s.job_id) s.job_id AS id, s.worker_id
-  FROM jobgen.job_start s JOIN jobgen.jobs j ON j.id = s.job_id
-  WHERE s.job_id = ANY($1::bigint[]) AND NOT s.job_id = ANY(ARRAY(SELECT found.id FROM found))
+  SELECT j.id, l.worker_id
+  FROM jobgen.jobs j CROSS JOIN LATERAL (
+    SELECT s.worker_id FROM jobgen.job_start s WHERE s.job_id = j.id ORDER BY s.started_at DESC LIMIT 1
+  ) l
+  WHERE j.id = ANY($1::bigint[]) AND NOT j.id = ANY(ARRAY(SELECT found.id FROM found))
     AND (cardinality($2::text[]) = 0 OR j.kind = ANY($2::text[]))
-  ORDER BY s.job_id, s.started_at DESC
 ), told AS (
   INSERT INTO jobgen.job_cancel AS c (job_id, worker_id, reason)
   SELECT t.id, t.worker_id, $3::text FROM (SELECT id, worker_id FROM asked UNION ALL SELECT id, worker_id FROM owned) t ORDER BY t.id
@@ -141,7 +142,8 @@ type CancelRow struct {
 // Of those that run it notes the wish in the row, where the statement that ends the attempt meets it, and tells their
 // workers. It waits for no job's row: one that somebody else has locked is owned by lock, if job_start says so, and its
 // worker is told; else it is locked, as a rule for a moment, and the caller asks again. A row that is changed while this
-// runs is locked first (found), so that DELETE and UPDATE see one form of it. Served by the primary keys.
+// runs is locked first (found), so that DELETE and UPDATE see one form of it. Served by the primary keys (owned is LATERAL:
+// as a join, a plan made while the tables were empty walked all jobs).
 func (q *Queries) Cancel(ctx context.Context, arg CancelParams) ([]CancelRow, error) {
 	rows, err := q.db.Query(ctx, cancel,
 		arg.Ids,
