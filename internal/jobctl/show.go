@@ -50,8 +50,8 @@ long errors, payloads and histories; --full prints all.
 The status of a job that is not in the queue any more:
 
   finished  its result, or that it is done, is on record
-  cancelled somebody cancelled it, or its deadline passed; it stays on record for
-            30 days, with the reason
+  cancelled somebody cancelled it, or its deadline passed; it is on record with
+            the reason for 30 days
   removed   its key is on record, but it was removed by hand before it finished
   ended     nothing but failed attempts is left: it finished and its kind keeps
             no record, or it was purged
