@@ -2,11 +2,14 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
 // listen is the loop that hears this worker being woken. While it is down, the claim loop polls more often; after each
-// reconnect a sweep follows, for what was missed.
+// reconnect a sweep follows, for what was missed. Behind a pooler that passes nothing on, it ends at once.
 func (w *Worker) listen(ctx context.Context) {
 	said := false
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; {
@@ -25,6 +28,10 @@ func (w *Worker) listen(ctx context.Context) {
 		cancel()
 		if moved {
 			continue
+		}
+		if errors.Is(err, engine.ErrDeaf) {
+			w.log.Info("not listening: the database is behind a pooler in transaction mode, which passes no notifications on; new jobs are found by polling, within a second or so. To be woken, give worker.New a pool that connects to the database directly")
+			return
 		}
 		if delay = min(2*delay, 10*time.Second); since(begin) > time.Minute {
 			said, delay = false, 100*time.Millisecond

@@ -22,6 +22,18 @@ func (q *Queries) Awake(ctx context.Context, workerID uuid.UUID) error {
 	return err
 }
 
+const backend = `-- name: Backend :one
+SELECT pg_backend_pid()::int AS pid
+`
+
+// Backend tells which process of the server answers.
+func (q *Queries) Backend(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, backend)
+	var pid int32
+	err := row.Scan(&pid)
+	return pid, err
+}
+
 const createSchema = `-- name: CreateSchema :exec
 CREATE SCHEMA IF NOT EXISTS jobgen
 `
@@ -118,10 +130,11 @@ func (q *Queries) Leave(ctx context.Context, id uuid.UUID) (int64, error) {
 }
 
 const lockMigrations = `-- name: LockMigrations :exec
-SELECT pg_advisory_lock(hashtextextended('jobgen.migrate', 0))
+SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_advisory_xact_lock(hashtextextended('jobgen.migrate', 0))
 `
 
-// LockMigrations serialises those who migrate; the lock ends with the connection.
+// LockMigrations serialises those who migrate; the lock ends with the transaction. A session's lock would be left behind in
+// a pooler's connection.
 func (q *Queries) LockMigrations(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, lockMigrations)
 	return err
@@ -174,22 +187,35 @@ func (q *Queries) SchemaVersion(ctx context.Context) (SchemaVersionRow, error) {
 	return i, err
 }
 
-const session = `-- name: Session :exec
-SELECT set_config('enable_seqscan', 'off', false), set_config('enable_sort', 'off', false),
-       set_config('enable_incremental_sort', 'off', false), set_config('plan_cache_mode', 'force_generic_plan', false),
-       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
-       set_config('statement_timeout', '30s', false), set_config('lock_timeout', $1, false)
+const session = `-- name: Session :execrows
+SELECT set_config('enable_seqscan', 'off', $1::bool), set_config('enable_sort', 'off', $1::bool),
+       set_config('enable_incremental_sort', 'off', $1::bool), set_config('plan_cache_mode', 'force_generic_plan', $1::bool),
+       set_config('jit', 'off', $1::bool), set_config('default_transaction_isolation', 'read committed', $1::bool),
+       set_config('statement_timeout', '30s', $1::bool), set_config('lock_timeout', $2::text, $1::bool),
+       set_config('datestyle', 'ISO', $1::bool)
+WHERE $3::int IN (0, pg_backend_pid())
 `
+
+type SessionParams struct {
+	IsLocal     bool
+	LockTimeout string
+	Backend     int32
+}
 
 // Session sets what the plans of the hot statements rely on, for the rest of the connection. A plan cached while the table
 // was empty became a sequential scan of a million rows (900 ms). A claim that was planned anew for each call turned to a
 // stranger's index on (queue, run_at) with a sort, and walked 20 times as many pages; none of our statements needs to
 // sort much, so an order comes from an index where one has it. After statement_timeout, no statement of a process that is
 // gone can commit. lock_timeout is for the connection that stores outcomes: a row that somebody has locked must not hold
-// up those of other jobs; '0' is none.
-func (q *Queries) Session(ctx context.Context, lockTimeout string) error {
-	_, err := q.db.Exec(ctx, session, lockTimeout)
-	return err
+// up those of other jobs; '0' is none. Times that come as text are read as ISO.
+// It sets nothing unless the session is that of @backend (0: any): behind a pooler it may be anybody's. @is_local is for
+// there: until the end of the transaction.
+func (q *Queries) Session(ctx context.Context, arg SessionParams) (int64, error) {
+	result, err := q.db.Exec(ctx, session, arg.IsLocal, arg.LockTimeout, arg.Backend)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const sleep = `-- name: Sleep :exec

@@ -21,6 +21,8 @@ var (
 	ErrNotBegun = errors.New("jobgen: no transaction for the handler")
 	// ErrUnknown: the connection ended before the answer came, so the statement may have taken effect.
 	ErrUnknown = errors.New("jobgen: outcome unknown")
+	// ErrDeaf: no notification ever arrives by this connection.
+	ErrDeaf = errors.New("jobgen: the database is behind a pooler in transaction mode, which passes no notifications on")
 )
 
 // ErrRecorded: the key's result is on record already, of another job.
@@ -283,7 +285,7 @@ type Store interface {
 	Sleep(ctx context.Context, w *Worker) error
 	Awake(ctx context.Context, id uuid.UUID) error
 	// Listen calls ready once it hears, woken for each wake-up of the worker, and controlled when Control has something
-	// new for it, until ctx ends or the connection does.
+	// new for it, until ctx ends or the connection does. ErrDeaf: it cannot, and trying again is pointless.
 	Listen(ctx context.Context, id uuid.UUID, ready, woken, controlled func()) error
 	// Control reads what is asked of the worker.
 	Control(ctx context.Context, w *Worker) (Control, error)

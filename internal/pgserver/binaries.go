@@ -72,7 +72,7 @@ func (l *local) start(ctx context.Context, o Options) error {
 	if os.Geteuid() == 0 {
 		// Postgres refuses to run as root.
 		var err error
-		if l.credential, err = unprivileged(); err != nil {
+		if l.credential, err = Unprivileged(); err != nil {
 			return err
 		}
 	}
@@ -309,8 +309,8 @@ func (l *local) stop() error {
 	return err
 }
 
-// unprivileged finds the user that a server started by root runs as.
-func unprivileged() (*syscall.Credential, error) {
+// Unprivileged finds the user that a server started by root runs as.
+func Unprivileged() (*syscall.Credential, error) {
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
 		if err != nil {

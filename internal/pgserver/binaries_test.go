@@ -156,7 +156,7 @@ func TestOwnerKilledDuringInitdbLeavesNothing(t *testing.T) {
 	t.Parallel()
 	l := &local{bin: installed(t)}
 	if os.Geteuid() == 0 {
-		l.credential, _ = unprivileged()
+		l.credential, _ = Unprivileged()
 	}
 	if err := l.makeFolder(false); err != nil {
 		t.Fatal(err)

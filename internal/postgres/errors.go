@@ -25,12 +25,18 @@ func translate(err error) error {
 		return err
 	}
 	var pg *pgconn.PgError
+	var conn *pgconn.ConnectError
 	if errors.As(err, &pg) {
 		switch {
 		case pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42703":
 			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
 		case pg.Code == "55P03":
 			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
+		case pg.Code == "26000" || pg.Code == "42P05":
+			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol), or directly: %w", err)
+		case strings.HasPrefix(pg.Code, "08") && !errors.As(err, &conn):
+			// A pooler's word for its connection to the server: what the server has done of the statement it does not know.
+			return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
 		case slices.Contains(refusals, pg.Code[:min(2, len(pg.Code))]):
 			return &engine.ValueError{Err: err}
 		}
@@ -59,6 +65,8 @@ func explain(err error) error {
 		return fmt.Errorf("jobgen: the server has no connection left (%s); raise max_connections or make pools smaller", pg.Message)
 	case errors.As(err, &pg) && pg.Code == "25006":
 		return errReadOnly
+	case errors.As(err, &conn) && errors.As(err, &pg) && strings.HasPrefix(pg.Code, "08"):
+		return fmt.Errorf("jobgen: the pooler refused the connection (%s); look at its limits (max_client_conn, max_db_connections, pool sizes) and at its log", pg.Message)
 	case errors.As(err, &conn):
 		return &unreachable{conn}
 	case errors.Is(err, context.DeadlineExceeded):

@@ -170,7 +170,7 @@ func holds(claimed []engine.Claimed) (h []engine.Hold) {
 func (f *fixture) session() *pgx.Conn {
 	f.Helper()
 	c := f.connect()
-	if err := gen.New(c).Session(f.ctx(), "0"); err != nil {
+	if _, err := gen.New(c).Session(f.ctx(), gen.SessionParams{LockTimeout: "0"}); err != nil {
 		f.Fatal(err)
 	}
 	return c

@@ -28,24 +28,25 @@ func fresh(db gen.DBTX) gen.DBTX {
 	if conn == nil || conn.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		return db
 	}
-	return freshDB{db}
+	return modeDB{db, pgx.QueryExecModeCacheDescribe} // the description of the statement is cached all the same: one round trip
 }
 
-type freshDB struct{ db gen.DBTX }
-
-// The description of the statement is cached all the same: one round trip.
-func (f freshDB) args(args []any) []any {
-	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+// modeDB is db with a way of its own to send statements.
+type modeDB struct {
+	db   gen.DBTX
+	mode pgx.QueryExecMode
 }
 
-func (f freshDB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return f.db.Exec(ctx, sql, f.args(args)...)
+func (m modeDB) args(args []any) []any { return append([]any{m.mode}, args...) }
+
+func (m modeDB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return m.db.Exec(ctx, sql, m.args(args)...)
 }
 
-func (f freshDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return f.db.Query(ctx, sql, f.args(args)...)
+func (m modeDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return m.db.Query(ctx, sql, m.args(args)...)
 }
 
-func (f freshDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return f.db.QueryRow(ctx, sql, f.args(args)...)
+func (m modeDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return m.db.QueryRow(ctx, sql, m.args(args)...)
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,32 +69,46 @@ func steps() (all []Migration) {
 	return all
 }
 
-// migrating calls fn under the migration lock, which is the session's and so ends with the connection.
-func migrating(ctx context.Context, pool *pgxpool.Pool, fn func(*goose.Provider) error) (err error) {
-	config := pool.Config()
-	if config.BeforeConnect != nil {
-		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
-			return err
-		}
+// secondTime is how long a migration waits for a connection beside the one that holds its lock. A server gives or refuses
+// it at once; a pooler with one connection to the server never does.
+const secondTime = 10 * time.Second
+
+// migrating calls fn under the migration lock. The lock is held by a transaction that does nothing else, beside the one
+// that migrates: a session's lock would be left in a pooler's connection, and goose begins a transaction for each step.
+func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) error) (err error) {
+	config := app.Config()
+	config.MaxConns, config.MinConns, config.MinIdleConns = migrateConns, 0, 0
+	config.ConnConfig.RuntimeParams["timezone"] = "UTC" // goose's table has timestamps without a zone
+	if prepares(config.ConnConfig) {
+		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // so that it works through any pooler
 	}
-	lock, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	lock, err := pool.Begin(ctx)
 	if err != nil {
 		return explain(err)
 	}
-	defer lock.Close(context.WithoutCancel(ctx))
-	q := gen.New(lock)
-	if err := q.LockMigrations(ctx); err != nil {
+	defer lock.Rollback(context.WithoutCancel(ctx))
+	if err := gen.New(lock).LockMigrations(ctx); err != nil {
 		return explain(err)
 	}
-	if err := checkVersion(ctx, q); err != nil && !errors.Is(err, engine.ErrNotMigrated) {
+	second, cancel := context.WithTimeout(ctx, secondTime)
+	defer cancel()
+	q := gen.New(pool)
+	switch err := checkVersion(second, q); {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return fmt.Errorf("jobgen: a migration needs two connections at once, and the second did not come within %s; let the pooler open two at least (default_pool_size), or connect to the database directly: %w", secondTime, err)
+	case err != nil && !errors.Is(err, engine.ErrNotMigrated):
 		return err
 	}
 	if err := q.CreateSchema(ctx); err != nil {
 		return explain(err)
 	}
-	config.ConnConfig.RuntimeParams["timezone"] = "UTC" // goose's table has timestamps without a zone
-	db := stdlib.OpenDB(*config.ConnConfig)
-	defer func(db *sql.DB) { err = errors.Join(err, db.Close()) }(db)
+	db := stdlib.OpenDBFromPool(pool)
+	defer func() { err = errors.Join(err, db.Close()) }()
 	migrations, err := fs.Sub(schema.Postgres, "postgres")
 	if err != nil {
 		return err
@@ -106,6 +119,9 @@ func migrating(ctx context.Context, pool *pgxpool.Pool, fn func(*goose.Provider)
 	}
 	return explain(fn(p))
 }
+
+// migrateConns: one for the lock, and what goose takes.
+const migrateConns = 3
 
 // errReadOnly keeps a worker and a migration from a database that an operator may still read.
 var errReadOnly = errors.New("jobgen: the database is read-only (a standby, or default_transaction_read_only is on); connect to the primary")

@@ -30,6 +30,7 @@ const outcomeLockTimeout = "100ms"
 type Store struct {
 	app      *pgxpool.Pool
 	pool     *pgxpool.Pool
+	route    *route
 	q        *gen.Queries
 	outcomes *pgxpool.Pool // one connection, with a lock_timeout
 	ended    *gen.Queries
@@ -46,36 +47,45 @@ func (s *Store) TxLimit() int { return int(s.app.Config().MaxConns) }
 
 // Open makes a worker's store. The caller closes it.
 func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
-	pool, err := openPool(ctx, app, storeConns, "0")
+	var r route
+	work, err := openPool(ctx, app, &r, storeConns, "0")
 	if err != nil {
 		return nil, err
 	}
-	outcomes, err := openPool(ctx, app, 1, outcomeLockTimeout)
+	outcomes, err := openPool(ctx, app, &r, 1, outcomeLockTimeout)
 	if err != nil {
-		pool.Close()
+		work.pool.Close()
 		return nil, err
 	}
-	return &Store{app: app, pool: pool, q: gen.New(pool), outcomes: outcomes, ended: gen.New(outcomes)}, nil
+	return &Store{app: app, pool: work.pool, route: &r, q: gen.New(work), outcomes: outcomes.pool, ended: gen.New(outcomes)}, nil
 }
 
 // openPool makes a pool like the application's, with the settings of a worker's session.
-func openPool(ctx context.Context, app *pgxpool.Pool, conns int32, lockTimeout string) (*pgxpool.Pool, error) {
+func openPool(ctx context.Context, app *pgxpool.Pool, r *route, conns int32, lockTimeout string) (*session, error) {
 	config := app.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = conns, 0, 0
 	// A connection that has died without a word while it was idle is found out within this time, not by the statement's
 	// own limit.
 	config.PingTimeout = pingTimeout
 	config.ConnConfig.RuntimeParams["application_name"] = "jobgen worker"
-	after := config.AfterConnect
+	before, after := config.BeforeConnect, config.AfterConnect
+	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		r.prepare(c)
+		if before != nil {
+			return before(ctx, c)
+		}
+		return nil
+	}
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
 		if after != nil {
 			if err := after(ctx, c); err != nil {
 				return err
 			}
 		}
-		return gen.New(c).Session(ctx, lockTimeout)
+		return r.begin(ctx, c, lockTimeout)
 	}
-	return pgxpool.NewWithConfig(ctx, config)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	return &session{pool, r, lockTimeout}, err
 }
 
 func (s *Store) Close() {
@@ -304,7 +314,13 @@ func (s *Store) Control(ctx context.Context, w *engine.Worker) (c engine.Control
 
 func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken, controlled func()) error {
 	pooled, err := s.pool.Acquire(ctx)
-	if err != nil {
+	switch {
+	case err == nil && s.route.kind.Load() == shared:
+		pooled.Release()
+		return engine.ErrDeaf
+	case errors.Is(err, errShared):
+		return engine.ErrDeaf
+	case err != nil:
 		return translate(err)
 	}
 	conn := pooled.Hijack()

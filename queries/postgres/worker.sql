@@ -51,17 +51,25 @@ ON CONFLICT DO NOTHING;
 -- Awake takes that back.
 DELETE FROM jobgen.wake WHERE worker_id = @worker_id;
 
--- name: Session :exec
+-- name: Session :execrows
 -- Session sets what the plans of the hot statements rely on, for the rest of the connection. A plan cached while the table
 -- was empty became a sequential scan of a million rows (900 ms). A claim that was planned anew for each call turned to a
 -- stranger's index on (queue, run_at) with a sort, and walked 20 times as many pages; none of our statements needs to
 -- sort much, so an order comes from an index where one has it. After statement_timeout, no statement of a process that is
 -- gone can commit. lock_timeout is for the connection that stores outcomes: a row that somebody has locked must not hold
--- up those of other jobs; '0' is none.
-SELECT set_config('enable_seqscan', 'off', false), set_config('enable_sort', 'off', false),
-       set_config('enable_incremental_sort', 'off', false), set_config('plan_cache_mode', 'force_generic_plan', false),
-       set_config('jit', 'off', false), set_config('default_transaction_isolation', 'read committed', false),
-       set_config('statement_timeout', '30s', false), set_config('lock_timeout', @lock_timeout, false);
+-- up those of other jobs; '0' is none. Times that come as text are read as ISO.
+-- It sets nothing unless the session is that of @backend (0: any): behind a pooler it may be anybody's. @is_local is for
+-- there: until the end of the transaction.
+SELECT set_config('enable_seqscan', 'off', @is_local::bool), set_config('enable_sort', 'off', @is_local::bool),
+       set_config('enable_incremental_sort', 'off', @is_local::bool), set_config('plan_cache_mode', 'force_generic_plan', @is_local::bool),
+       set_config('jit', 'off', @is_local::bool), set_config('default_transaction_isolation', 'read committed', @is_local::bool),
+       set_config('statement_timeout', '30s', @is_local::bool), set_config('lock_timeout', @lock_timeout::text, @is_local::bool),
+       set_config('datestyle', 'ISO', @is_local::bool)
+WHERE @backend::int IN (0, pg_backend_pid());
+
+-- name: Backend :one
+-- Backend tells which process of the server answers.
+SELECT pg_backend_pid()::int AS pid;
 
 -- name: SchemaVersion :one
 -- SchemaVersion is the newest migration applied.
@@ -69,8 +77,9 @@ SELECT coalesce(max(version_id), 0)::bigint AS version, (pg_is_in_recovery() OR 
 FROM jobgen.schema_version WHERE is_applied;
 
 -- name: LockMigrations :exec
--- LockMigrations serialises those who migrate; the lock ends with the connection.
-SELECT pg_advisory_lock(hashtextextended('jobgen.migrate', 0));
+-- LockMigrations serialises those who migrate; the lock ends with the transaction. A session's lock would be left behind in
+-- a pooler's connection.
+SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_advisory_xact_lock(hashtextextended('jobgen.migrate', 0));
 
 -- name: CreateSchema :exec
 -- CreateSchema makes the place for goose's table, before the first migration runs.
