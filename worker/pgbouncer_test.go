@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/jobgen-go/jobgen/internal/pgbouncer"
 	"github.com/jobgen-go/jobgen/jobs"
@@ -141,5 +141,208 @@ func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 	}
 }
 
-var _ = sync.Mutex{}
-var _ = syscall.SIGKILL
+// Three workers, two of which share four connections to the server with the application and one of which is killed, do
+// each of some thousand jobs once.
+func TestThreeWorkersBehindAPoolerDoEachJobOnce(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db, "default_pool_size = 4").Pool(mode("exec"), "pool_max_conns=4")
+	const n = 3000
+	spec := keyed("p.many")
+	enqueueMany(t, through, spec, numbered(n))
+	for range 3 {
+		start(t, through, worker.Config{}, func(r *worker.Registry) {
+			worker.HandleTx(r, spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+				return "ok", leave(ctx, tx, j.Payload.N, "done")
+			})
+		})
+	}
+	drained(t, db, 3*soon)
+	if got := fmt.Sprint(one[int](t, db, `SELECT count(*) FROM effect`), one[int](t, db, `SELECT count(DISTINCT n) FROM effect`)); got != fmt.Sprint(n, n) {
+		t.Errorf("%s effects, want %d of %d", got, n, n)
+	}
+	if got := one[int](t, db, `SELECT count(*) FROM jobgen.job_attempt`); got != 0 {
+		t.Errorf("%d attempts did not succeed: %v", got, all[string](t, db, `SELECT DISTINCT error FROM jobgen.job_attempt`))
+	}
+	clean(t, through)
+}
+
+func TestG7JobsOfAWorkerKilledBehindAPoolerRunAgain(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db, "default_pool_size = 4").Pool(mode("exec"), "pool_max_conns=4")
+	spec := kind("t.held")
+	c := spawn(t, through, "holder", map[string]any{"Lease": time.Second, "Concurrency": 4})
+	enqueueMany(t, through, spec, numbered(4), jobs.MaxAttempts(1))
+	eventually(t, soon, "the child runs them", func() bool { return one[int](t, db, `SELECT count(*) FROM effect`) == 4 })
+	start(t, through, worker.Config{Lease: 2 * time.Second, Reclaim: 50 * time.Millisecond}, func(r *worker.Registry) {
+		worker.HandleNone(r, spec, func(ctx context.Context, j *jobs.Job[task]) error { return leave(ctx, through, j.Payload.N, "here") })
+	})
+	c.signal(syscall.SIGKILL)
+	drained(t, db, soon)
+	if n := one[int](t, db, `SELECT count(*) FROM effect WHERE what = 'here'`); n != 4 {
+		t.Errorf("%d of 4 ran again", n)
+	}
+	clean(t, through)
+}
+
+func TestSchedulesTickBehindAPooler(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db).Pool(mode("simple_protocol"))
+	execute(t, db, `INSERT INTO jobgen.schedules (kind, name, cron, zone, missed, next_at)
+		VALUES ('nightly', 'n', '0 * * * *', 'UTC', 'all', date_trunc('hour', now()) - interval '2 days')`)
+	start(t, through, worker.Config{}, leaveTick(through, ticking(jobs.Schedule{Name: "n", Cron: "0 * * * *", Zone: "UTC", Missed: jobs.MissedAll})))
+	eventually(t, soon, "two days of ticks have run", func() bool { return one[int](t, db, `SELECT count(DISTINCT what) FROM effect`) >= 49 })
+}
+
+// What runs when the pooler goes away is finished, and once, when it is back.
+func TestAPoolerMayRestartUnderAWorker(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	pooler := pgbouncer.Start(t, db, "server_idle_timeout = 1", "server_lifetime = 1")
+	through := pooler.Pool(mode("cache_describe"))
+	spec := kind("p.restart")
+	const n = 2000
+	enqueueMany(t, db, spec, numbered(n))
+	w := start(t, through, worker.Config{Concurrency: 20}, func(r *worker.Registry) {
+		worker.HandleTxNone(r, spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) error {
+			return leave(ctx, tx, j.Payload.N, "done")
+		})
+	})
+	for i := range 3 {
+		at := (i + 1) * n / 5
+		eventually(t, soon, "work goes on", func() bool { return one[int](t, db, `SELECT count(*) FROM effect`) > at })
+		pooler.Stop()
+		pooler.Start()
+	}
+	drained(t, db, soon)
+	if got := fmt.Sprint(one[int](t, db, `SELECT count(*) FROM effect`), one[int](t, db, `SELECT count(DISTINCT n) FROM effect`)); got != fmt.Sprint(n, n) {
+		t.Errorf("%s effects, want %d of %d", got, n, n)
+	}
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// One connection to the server for everything: each statement waits its turn, and none for another that waits for it.
+func TestAPoolerWithOneConnectionIsEnough(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db, "default_pool_size = 1").Pool(mode("exec"))
+	plain, tx := kind("p.plain"), kind("p.tx")
+	for range 2 {
+		start(t, through, worker.Config{Concurrency: 10}, func(r *worker.Registry) {
+			worker.HandleNone(r, plain, func(ctx context.Context, j *jobs.Job[task]) error { return leave(ctx, through, j.Payload.N, "plain") })
+			worker.HandleTxNone(r, tx, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) error {
+				if _, err := jobs.Enqueue(ctx, tx, plain, j.Payload); err != nil {
+					return err
+				}
+				return leave(ctx, tx, j.Payload.N, "tx")
+			})
+		})
+	}
+	enqueueMany(t, through, tx, numbered(100))
+	drained(t, db, soon)
+	if got := fmt.Sprint(all[string](t, db, `SELECT what || ' ' || count(*) || ' ' || count(DISTINCT n) FROM effect GROUP BY what ORDER BY what COLLATE "C"`)); got != "[plain 100 100 tx 100 100]" {
+		t.Errorf("effects %s", got)
+	}
+}
+
+// With pgx's own default, the error says what to do.
+func TestPreparedStatementsBehindAPoolerFailWithAdvice(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	pooler := pgbouncer.Start(t, db, "default_pool_size = 1")
+	one, two := pooler.Pool(), pooler.Pool()
+	spec := kind("p.advice")
+	enqueue(t, one, spec, task{})
+	_, err := jobs.Enqueue(t.Context(), two, spec, task{})
+	if err == nil || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A worker's own statements need nothing of the connection string: with plain handlers, it may be any.
+func TestAWorkerNeedsNoModeOfItsOwnBehindAPooler(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db, "default_pool_size = 2").Pool()
+	spec := answering("p.default")
+	var calls atomic.Int64
+	enqueueMany(t, db, spec, numbered(100))
+	for range 2 {
+		start(t, through, worker.Config{}, func(r *worker.Registry) {
+			worker.Handle(r, spec, func(context.Context, *jobs.Job[task]) (string, error) { calls.Add(1); return "ok", nil })
+		})
+	}
+	drained(t, db, soon)
+	if n := calls.Load(); n != 100 {
+		t.Errorf("%d calls for 100 jobs", n)
+	}
+}
+
+// A pooler that gives each client a session of its own is as good as none: settings and notifications work.
+func TestAPoolerInSessionModeIsADirectConnection(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db, "pool_mode = session", "default_pool_size = 20").Pool()
+	spec := kind("p.session")
+	w := start(t, through, worker.Config{}, func(r *worker.Registry) {
+		worker.HandleNone(r, spec, func(ctx context.Context, j *jobs.Job[task]) error { return nil })
+	})
+	eventually(t, soon, "the worker wants to be woken", func() bool { return one[int](t, db, `SELECT count(*) FROM jobgen.wake`) == 1 })
+	enqueue(t, through, spec, task{})
+	drained(t, db, soon)
+	if w.log.has("not listening") {
+		t.Error("it does not listen")
+	}
+}
+
+func TestAPoolerThatTakesNoMoreClientsIsNamed(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	through := pgbouncer.Start(t, db, "max_client_conn = 1").Pool()
+	held, err := through.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	var r worker.Registry
+	worker.HandleNone(&r, kind("p.full"), func(context.Context, *jobs.Job[task]) error { return nil })
+	w, err := worker.New(through, &r, worker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "the pooler refused the connection") || !strings.Contains(err.Error(), "max_client_conn") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMigrationsRunThroughAPooler(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	execute(t, db, "DROP SCHEMA jobgen CASCADE")
+	pooler := pgbouncer.Start(t, db, "default_pool_size = 4")
+	var g errgroup.Group
+	for _, m := range append(modes, "cache_statement") {
+		through := pooler.Pool(mode(m))
+		g.Go(func() error { return jobs.Migrate(context.WithoutCancel(t.Context()), through) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	through := pooler.Pool(mode("exec"), "pool_max_conns=4")
+	enqueue(t, through, kind("p.migrated"), task{})
+	clean(t, through)
+}
+
+func TestAMigrationThatGetsNoSecondConnectionSaysSo(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	execute(t, db, "DROP SCHEMA jobgen CASCADE")
+	err := jobs.Migrate(t.Context(), pgbouncer.Start(t, db, "default_pool_size = 1").Pool())
+	if err == nil || !strings.Contains(err.Error(), "default_pool_size") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -129,15 +129,19 @@ func (q *Queries) Leave(ctx context.Context, id uuid.UUID) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
-const lockMigrations = `-- name: LockMigrations :exec
-SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_advisory_xact_lock(hashtextextended('jobgen.migrate', 0))
+const lockMigrations = `-- name: LockMigrations :one
+SELECT pg_try_advisory_xact_lock(hashtextextended('jobgen.migrate', 0))::bool AS locked
+FROM (SELECT set_config('idle_in_transaction_session_timeout', '0', true) OFFSET 0) s
 `
 
-// LockMigrations serialises those who migrate; the lock ends with the transaction. A session's lock would be left behind in
-// a pooler's connection.
-func (q *Queries) LockMigrations(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, lockMigrations)
-	return err
+// LockMigrations serialises those who migrate, without waiting: whoever waited for it in a transaction would keep a pooler's
+// connection from the one who has it. The lock ends with the transaction; a session's would be left behind in a pooler's
+// connection.
+func (q *Queries) LockMigrations(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, lockMigrations)
+	var locked bool
+	err := row.Scan(&locked)
+	return locked, err
 }
 
 const register = `-- name: Register :exec

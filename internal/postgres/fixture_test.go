@@ -20,8 +20,9 @@ import (
 // fixture is a database of the test's own, with a worker's store on it.
 type fixture struct {
 	*testing.T
-	pool  *pgxpool.Pool
-	store *postgres.Store
+	pool   *pgxpool.Pool
+	store  *postgres.Store
+	shared bool // statements are prepared as behind a pooler
 }
 
 func open(t *testing.T) *fixture {

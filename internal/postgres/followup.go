@@ -17,7 +17,7 @@ import (
 // has any, so a repetition after a lost answer enqueues nothing a second time, and a stale hold nothing at all.
 func (s *Store) completeThen(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {
 	var ended []int64
-	err := pgx.BeginTxFunc(ctx, s.outcomes, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := s.outcomes.begin(ctx, func(tx pgx.Tx) error {
 		var err error
 		ended, err = finishThen(ctx, tx, gen.New(tx), id, done)
 		return err

@@ -87,14 +87,11 @@ func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) 
 		return err
 	}
 	defer pool.Close()
-	lock, err := pool.Begin(ctx)
+	lock, err := lockMigrations(ctx, pool)
 	if err != nil {
 		return explain(err)
 	}
 	defer lock.Rollback(context.WithoutCancel(ctx))
-	if err := gen.New(lock).LockMigrations(ctx); err != nil {
-		return explain(err)
-	}
 	second, cancel := context.WithTimeout(ctx, secondTime)
 	defer cancel()
 	q := gen.New(pool)
@@ -118,6 +115,33 @@ func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) 
 		return err
 	}
 	return explain(fn(p))
+}
+
+// lockEvery is how often one who waits for another to migrate looks whether it has.
+const lockEvery = 50 * time.Millisecond
+
+// lockMigrations gives the transaction that holds the migration lock.
+func lockMigrations(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
+	tick := time.NewTicker(lockEvery)
+	defer tick.Stop()
+	for {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		locked, err := gen.New(tx).LockMigrations(ctx)
+		if locked {
+			return tx, nil
+		}
+		if err = errors.Join(err, tx.Rollback(context.WithoutCancel(ctx))); err != nil {
+			return nil, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // migrateConns: one for the lock, and what goose takes.

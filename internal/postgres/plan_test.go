@@ -26,6 +26,7 @@ type statement struct {
 	name   string
 	conn   *pgx.Conn
 	params int
+	anew   string // its text, if it is planned anew each time, with settings for one transaction: behind a pooler
 }
 
 // text gives the SQL that a method of gen.Queries runs.
@@ -113,10 +114,12 @@ func (f *fixture) prepare(name string, conn *pgx.Conn, call func(*gen.Queries) e
 	if sql == "" {
 		f.Fatalf("%s: no text", name)
 	}
-	if _, err := conn.Prepare(f.ctx(), name, sql); err != nil {
+	s := statement{name: name, conn: conn, params: len(args)}
+	if f.shared {
+		s.conn, s.anew = f.connect(), sql
+	} else if _, err := conn.Prepare(f.ctx(), name, sql); err != nil {
 		f.Fatalf("%s: %v", name, err)
 	}
-	s := statement{name: name, conn: conn, params: len(args)}
 	for range 8 {
 		f.explain(s, args...)
 	}
@@ -135,6 +138,13 @@ func (f *fixture) explain(s statement, args ...any) *node {
 	}
 	tx := f.begin(s.conn)
 	defer tx.Rollback(context.Background())
+	if s.anew != "" {
+		if _, err := gen.New(tx).Session(f.ctx(), gen.SessionParams{IsLocal: true, LockTimeout: "0"}); err != nil {
+			f.Fatal(err)
+		}
+		must(f.T, tx, "PREPARE "+pgx.Identifier{s.name}.Sanitize()+" AS "+s.anew)
+		defer must(f.T, tx, "DEALLOCATE "+pgx.Identifier{s.name}.Sanitize())
+	}
 	var raw []byte
 	sql := fmt.Sprintf("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE %s(%s)", pgx.Identifier{s.name}.Sanitize(), strings.Join(placeholders, ", "))
 	// By the simple protocol pgx writes the values into the text; EXECUTE takes no parameters.
@@ -272,13 +282,19 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 }
 
 func TestG11HotStatementsKeepTheirIndexesHoweverTheyWerePrepared(t *testing.T) {
-	for _, start := range []struct{ name, sql string }{
-		{"prepared on empty tables that were never analyzed", ""},
-		{"prepared on empty tables that were analyzed", "ANALYZE jobgen.jobs, jobgen.job_result, jobgen.workers, jobgen.wake"},
+	analyzed := "ANALYZE jobgen.jobs, jobgen.job_result, jobgen.workers, jobgen.wake"
+	for _, start := range []struct {
+		name, sql string
+		shared    bool
+	}{
+		{"prepared on empty tables that were never analyzed", "", false},
+		{"prepared on empty tables that were analyzed", analyzed, false},
+		{"planned anew behind a pooler", analyzed, true},
 	} {
 		t.Run(start.name, func(t *testing.T) {
 			t.Parallel()
 			f := open(t)
+			f.shared = start.shared
 			// The planner learns nothing unless the test tells it.
 			for _, table := range []string{"jobs", "job_result", "workers", "wake"} {
 				f.exec("ALTER TABLE jobgen." + table + " SET (autovacuum_enabled = off)")

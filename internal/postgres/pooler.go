@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (r *route) begin(ctx context.Context, c *pgx.Conn, lockTimeout string) erro
 		return nil
 	}
 	q := gen.New(unprepared(c))
-	set, err := q.Session(ctx, gen.SessionParams{LockTimeout: lockTimeout, Backend: int32(c.PgConn().PID())})
+	set, err := q.Session(ctx, gen.SessionParams{LockTimeout: lockTimeout, Backend: cmp.Or(int32(c.PgConn().PID()), -1)}) // some greet without one
 	if err == nil && set == 0 {
 		var own bool
 		switch own, err = sticks(ctx, c); {
@@ -152,6 +153,19 @@ func (s *session) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	return sharedRow{s.send(ctx, sql, args)}
 }
 
+// begin is for several statements in one transaction.
+func (s *session) begin(ctx context.Context, fn func(pgx.Tx) error) error {
+	direct := s.direct(ctx)
+	return pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if !direct {
+			if _, err := gen.New(tx).Session(ctx, gen.SessionParams{IsLocal: true, LockTimeout: s.lockTimeout}); err != nil {
+				return err
+			}
+		}
+		return fn(tx)
+	})
+}
+
 func (s *session) send(ctx context.Context, sql string, args []any) *sharedRows {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -227,7 +241,7 @@ func (r *sharedRows) Close() {
 	r.conn = nil
 }
 
-func (r *sharedRows) Err() error                     { return r.err }
+func (r *sharedRows) Err() error                    { return r.err }
 func (r *sharedRows) CommandTag() pgconn.CommandTag { return r.tag }
 
 // sharedRow is the one row of a query.

@@ -32,7 +32,7 @@ type Store struct {
 	pool     *pgxpool.Pool
 	route    *route
 	q        *gen.Queries
-	outcomes *pgxpool.Pool // one connection, with a lock_timeout
+	outcomes *session // one connection, with a lock_timeout
 	ended    *gen.Queries
 }
 
@@ -57,7 +57,7 @@ func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 		work.pool.Close()
 		return nil, err
 	}
-	return &Store{app: app, pool: work.pool, route: &r, q: gen.New(work), outcomes: outcomes.pool, ended: gen.New(outcomes)}, nil
+	return &Store{app: app, pool: work.pool, route: &r, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes)}, nil
 }
 
 // openPool makes a pool like the application's, with the settings of a worker's session.
@@ -90,7 +90,7 @@ func openPool(ctx context.Context, app *pgxpool.Pool, r *route, conns int32, loc
 
 func (s *Store) Close() {
 	s.pool.Close()
-	s.outcomes.Close()
+	s.outcomes.pool.Close()
 }
 
 func (s *Store) Check(ctx context.Context) error { return checkVersion(ctx, s.q) }

@@ -76,10 +76,12 @@ SELECT pg_backend_pid()::int AS pid;
 SELECT coalesce(max(version_id), 0)::bigint AS version, (pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on')::bool AS read_only
 FROM jobgen.schema_version WHERE is_applied;
 
--- name: LockMigrations :exec
--- LockMigrations serialises those who migrate; the lock ends with the transaction. A session's lock would be left behind in
--- a pooler's connection.
-SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_advisory_xact_lock(hashtextextended('jobgen.migrate', 0));
+-- name: LockMigrations :one
+-- LockMigrations serialises those who migrate, without waiting: whoever waited for it in a transaction would keep a pooler's
+-- connection from the one who has it. The lock ends with the transaction; a session's would be left behind in a pooler's
+-- connection.
+SELECT pg_try_advisory_xact_lock(hashtextextended('jobgen.migrate', 0))::bool AS locked
+FROM (SELECT set_config('idle_in_transaction_session_timeout', '0', true) OFFSET 0) s;
 
 -- name: CreateSchema :exec
 -- CreateSchema makes the place for goose's table, before the first migration runs.
