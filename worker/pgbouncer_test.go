@@ -303,10 +303,9 @@ func TestAPoolerThatTakesNoMoreClientsIsNamed(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	through := pgbouncer.Start(t, db, "max_client_conn = 1").Pool()
-	held, err := through.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var held *pgxpool.Conn
+	var err error
+	eventually(t, soon, "a connection to the pooler", func() bool { held, err = through.Acquire(t.Context()); return err == nil })
 	defer held.Release()
 	var r worker.Registry
 	worker.HandleNone(&r, kind("p.full"), func(context.Context, *jobs.Job[task]) error { return nil })
