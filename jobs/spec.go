@@ -12,6 +12,9 @@ import (
 // runtime than this version has names a constant that is not here.
 const Emitted1 = true
 
+// Emitted2 is Emitted1 for code with kinds that are owned by lock.
+const Emitted2 = true
+
 // None is the result of a kind that declares none.
 type None = struct{}
 
@@ -29,6 +32,10 @@ type Spec[P, R any] struct {
 	MaxAttempts int
 	// Timeout is after how long the handler's context is cancelled; zero means never.
 	Timeout time.Duration
+	// Lock makes workers own jobs of this kind by a row lock instead of a lease: claim, handler, result and removal are one
+	// transaction, so the end of a process puts its jobs back at once. The handler is a transactional one. It is for short
+	// work that only touches the database: see docs/runtime/lock.md.
+	Lock bool
 	// Key computes the idempotency key of a payload; nil means the kind has none.
 	Key func(k *KeyBuilder, payload P)
 	// KeepResult is how long a result, and with it the key, is remembered; zero means DefaultKeepResult.

@@ -20,6 +20,7 @@ func (w *Worker) claim(ctx context.Context) {
 	var (
 		idle   = idleness{worker: w}
 		sweeps = pacer{}
+		locks  = w.newLocks()
 		unseen = unseen{worker: w, last: now()}
 		solo   = soloist{worker: w, unseen: &unseen, patience: w.cfg.Lease}
 		full   = true // the last claim was: more may be waiting
@@ -38,6 +39,7 @@ func (w *Worker) claim(ctx context.Context) {
 		}
 		n := w.ledger.want()
 		if n == 0 {
+			locks.try(false)
 			select {
 			case <-ctx.Done():
 			case <-w.ledger.room:
@@ -46,7 +48,7 @@ func (w *Worker) claim(ctx context.Context) {
 			continue
 		}
 		if !full {
-			timer.Reset(idle.pause(ctx))
+			timer.Reset(locks.pause(idle.pause(ctx)))
 			select {
 			case <-ctx.Done():
 				continue
@@ -56,6 +58,7 @@ func (w *Worker) claim(ctx context.Context) {
 			}
 			n = max(w.ledger.want(), 1)
 		}
+		locks.try(idle.woken)
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
 		before := now()
 		got, err := w.claimOnce(ctx, n, sweep)
@@ -69,12 +72,13 @@ func (w *Worker) claim(ctx context.Context) {
 			idle.fail()
 			continue
 		}
-		if sweep && got == 0 {
+		found := got + int(w.lockFound.Swap(0))
+		if sweep && found == 0 {
 			full = full || idle.woken // as a rule another worker is sweeping: that says nothing about what waits
 			continue
 		}
 		full = got == n
-		idle.found(ctx, got)
+		idle.found(ctx, found)
 	}
 	// What came with a last claim is given back by shutdown.
 }
@@ -152,6 +156,9 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
 	defer cancel()
 	self := w.self.Load()
+	if len(self.Kinds) == 0 {
+		return 0, nil
+	}
 	seen := w.contact.databaseTime()
 	from := w.marks.ranges()
 	if sweep {
@@ -235,6 +242,7 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 			return jitter(i.delay)
 		}
 		i.asleep, i.delay = self.ID, pollShort
+		w.asleep.Store(true)
 		return 0 // claim once more: what was enqueued before the row was there woke nobody
 	}
 	if i.delay = min(i.delay*2, pollLong); !w.listening.Load() {
@@ -265,6 +273,7 @@ func (i *idleness) found(ctx context.Context, n int) {
 		defer cancel()
 		asleep := i.asleep
 		i.asleep = uuid.Nil
+		i.worker.asleep.Store(false)
 		if err := i.worker.store.Awake(ctx, asleep); err != nil {
 			i.worker.contact.failed(i.worker.log, "awake", err)
 		}
@@ -310,6 +319,8 @@ func (s *soloist) ready() bool { return s.next.passed() }
 func (s *soloist) play(ctx context.Context) {
 	w := s.worker
 	begin := now()
+	w.ledger.setAlone(true)
+	defer w.ledger.setAlone(false)
 	for _, h := range w.ledger.unstarted() {
 		w.outcomes.put(outcome{hold: h, release: true})
 	}
@@ -330,7 +341,10 @@ func (s *soloist) play(ctx context.Context) {
 			break
 		}
 		if len(batch) == 0 {
-			break
+			if !w.lockSuspect() || !s.empty(ctx, 0) {
+				break
+			}
+			continue
 		}
 		w.log.Warn("a suspect runs alone in this process", "job", batch[0].ID, "kind", batch[0].Kind, "crashes", batch[0].Crashes)
 		w.take(self, batch)

@@ -61,10 +61,18 @@ func (w *Worker) run(h *hold) {
 		}
 		return err
 	})
-	if end := h.timeout.Load(); o.verdict && err != nil && end != nil && end.at < now() {
-		err = fmt.Errorf("%w: %w", end.cause, err) // the handler had ignored it
+	if o.verdict {
+		err = h.late(err)
 	}
 	o.err = err
+}
+
+// late says in an error that came after the handler that its time was over, if it was: it had ignored that.
+func (h *hold) late(err error) error {
+	if end := h.timeout.Load(); err != nil && end != nil && end.at < now() {
+		return fmt.Errorf("%w: %w", end.cause, err)
+	}
+	return err
 }
 
 // timeout is the end of a handler's time: its kind's timeout, or its job's deadline if that is earlier.
@@ -136,7 +144,9 @@ func (h *hold) success(result []byte) engine.Success {
 // failure is what failing h with err writes.
 func (h *hold) failure(err error) engine.Failure {
 	if failed, is := err.(*failedError); is { // as it comes from invoke; wrapped, it is another error
-		return failed.Failure
+		f := failed.Failure
+		f.Hold = h.name() // a job owned by lock had none then
+		return f
 	}
 	f := engine.Failure{Hold: h.name(), Error: errorText(err)}
 	// The order is what jobs documents: of several in one error, the first of these counts.

@@ -47,6 +47,12 @@ type ledger struct {
 	active  map[*hold]struct{}
 	closed  bool // nothing is started any more
 
+	lockers  int  // goroutines that run jobs owned by lock (lock.go)
+	lockMost int  // of them at once
+	mixed    bool // there are jobs of both sorts
+	wanted   bool // a locker was refused a slot
+	alone    bool // no locker starts
+
 	finished int64 // handlers returned, ever
 	measured int64 // finished, when the rate was last measured
 	since    instant
@@ -96,7 +102,7 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
 		l.byID[h.ID] = h
 	}
 	l.waiting = append(l.waiting, batch...)
-	runners = min(l.slots-l.runners, len(l.waiting))
+	runners = min(l.slots-l.runners-l.lockers, len(l.waiting))
 	l.runners += runners
 	return runners
 }
@@ -116,7 +122,7 @@ func (l *ledger) enter(owner uuid.UUID, h *hold) bool {
 func (l *ledger) start(base context.Context) *hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.waiting) == 0 {
+	if yields := l.wanted && l.lockers == 0; l.closed || len(l.waiting) == 0 || yields {
 		l.runners--
 		poke(l.room)
 		return nil
@@ -138,7 +144,9 @@ func (l *ledger) start(base context.Context) *hold {
 func (l *ledger) returned(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.finished++
+	if !h.handler.lock { // what the rate is for is claiming
+		l.finished++
+	}
 	delete(l.active, h)
 	h.cancel(nil)
 }
@@ -324,7 +332,7 @@ func (l *ledger) abandon() (hs []*hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := range l.active {
-		if l.byID[h.ID] == h {
+		if l.byID[h.ID] == h || h.handler.lock {
 			hs = append(hs, h)
 		}
 	}
@@ -334,7 +342,7 @@ func (l *ledger) abandon() (hs []*hold) {
 func (l *ledger) counts() (running, waiting, holds int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.running, len(l.waiting), len(l.byID)
+	return l.running + l.lockers, len(l.waiting), len(l.byID)
 }
 
 // want is how many jobs to claim now; 0: wait for room. A process claims what it has free slots for, and beyond that only
@@ -345,8 +353,8 @@ func (l *ledger) want() int {
 	defer l.mu.Unlock()
 	l.measure()
 	capacity := max(l.slots, min(maxHolds, l.slots+int(min(l.rate*ahead.Seconds(), maxHolds))))
-	n := min(capacity-len(l.byID), capacity-l.running-len(l.waiting))
-	if starving := len(l.waiting) == 0 && l.running < l.slots; n > 0 && (starving || n >= capacity/2) {
+	n := min(capacity-len(l.byID), capacity-l.running-l.lockers-len(l.waiting))
+	if starving := len(l.waiting) == 0 && l.running+l.lockers < l.slots; n > 0 && (starving || n >= capacity/2) {
 		return n
 	}
 	return 0

@@ -48,6 +48,7 @@ func (w *Worker) listen(ctx context.Context) {
 func (w *Worker) heard() {
 	w.listening.Store(true)
 	w.sweepNow.Store(true)
+	w.lockSweep.Store(true)
 	poke(w.wake)
 	poke(w.controlled)
 }

@@ -35,6 +35,7 @@ type handler struct {
 	keep      time.Duration
 	result    bool         // the kind has a result, so each success leaves a record
 	tx        reflect.Type // of the transaction it wants; nil: none
+	lock      bool         // owned by lock
 	call      func(ctx context.Context, tx any, c *engine.Claimed) (result []byte, err error)
 }
 
@@ -73,7 +74,10 @@ func add[P, R any](r *Registry, s *jobs.Spec[P, R], tx reflect.Type, missing boo
 	}
 	h := &handler{
 		kind: s.Kind, was: s.Was, queue: s.Queue, schedules: s.Schedules, version: max(s.Version, 1), timeout: s.Timeout, backoff: s.Backoff, keep: s.KeepResult,
-		result: reflect.TypeFor[R]() != reflect.TypeFor[jobs.None](), tx: tx,
+		result: reflect.TypeFor[R]() != reflect.TypeFor[jobs.None](), tx: tx, lock: s.Lock,
+	}
+	if s.Lock && tx == nil {
+		r.errs = append(r.errs, fmt.Errorf("worker: kind %q is owned by lock, and its handler takes no transaction; register it with HandleTx", s.Kind))
 	}
 	if h.keep <= 0 {
 		h.keep = jobs.DefaultKeepResult
@@ -165,15 +169,23 @@ func (r *Registry) check(tx reflect.Type, queues []string) (errs []error) {
 	return errs
 }
 
-// transactional tells whether any handler wants a transaction.
-func (r *Registry) transactional() bool {
+// any tells whether there is such a handler.
+func (r *Registry) any(is func(*handler) bool) bool {
 	for _, h := range r.handlers {
-		if h.tx != nil {
+		if is(h) {
 			return true
 		}
 	}
 	return false
 }
+
+// transactional tells whether any handler wants a transaction when it starts; those of jobs owned by lock start with one.
+func (r *Registry) transactional() bool {
+	return r.any(func(h *handler) bool { return h.tx != nil && !h.lock })
+}
+
+func (r *Registry) locking() bool { return r.any(func(h *handler) bool { return h.lock }) }
+func (r *Registry) leasing() bool { return r.any(func(h *handler) bool { return !h.lock }) }
 
 // Check refuses a nil value, and a struct in which an embedded interface is nil: its methods exist, so it compiles, and
 // panic when they are called. The emitted Register calls it first and registers nothing if it returns false.

@@ -44,8 +44,15 @@ type Worker struct {
 	listening  atomic.Bool
 	sweepNow   atomic.Bool
 	suspects   atomic.Bool // one is waiting
-	contact    contact
-	fleet      atomic.Int64 // workers whose lease stands, as of the last heartbeat
+
+	starts        starts
+	asleep        atomic.Bool  // the claim loop is, until it is woken
+	lockFound     atomic.Int64 // jobs owned by lock, since the claim loop last asked
+	lockSweep     atomic.Bool  // as sweepNow, for them
+	lockSweepCost atomic.Int64 // of the last sweep for them, in nanoseconds
+
+	contact contact
+	fleet   atomic.Int64 // workers whose lease stands, as of the last heartbeat
 }
 
 // New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (five at most); the
@@ -66,6 +73,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		reg: r, cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1)}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}, nil
 }
 
@@ -109,10 +117,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.become(self)
 	w.contact.made(w.log, w.cfg.Lease, time.Time{})
 	w.handlers = context.WithoutCancel(ctx)
+	w.ledger.setLocks(w.store.TxLimit(), w.reg.leasing())
 	if limit := w.store.TxLimit(); limit < w.cfg.Concurrency && w.reg.transactional() {
 		w.log.Warn("transactional handlers wait for each other: the pool given to New has fewer connections than this worker has slots; make it larger (pool_max_conns), or Concurrency smaller", "connections", limit, "concurrency", w.cfg.Concurrency)
 	}
-	w.log.Info("worker started", "worker", self.ID, "queues", w.cfg.Queues, "kinds", len(self.Kinds), "concurrency", w.cfg.Concurrency)
+	w.log.Info("worker started", "worker", self.ID, "queues", w.cfg.Queues, "kinds", len(self.Kinds)+len(self.Locks), "concurrency", w.cfg.Concurrency)
 
 	// The loops that claim end with ctx; those that keep and store what is held end after the handlers.
 	loops, finish := context.WithCancel(context.WithoutCancel(ctx))
@@ -126,6 +135,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	g.Go(func() error { w.heartbeat(loops); return nil })
 	g.Go(func() error { w.control(loops); return nil })
 	g.Go(func() error { w.complete(loops); return nil })
+	g.Go(func() error { w.start(loops); return nil })
 	g.Go(func() error { defer finish(); <-stopped; return w.shutdown() })
 	err = g.Wait()
 
@@ -174,6 +184,10 @@ func (w *Worker) shutdown() error {
 	stuck := w.ledger.abandon()
 	for _, h := range stuck {
 		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "running", since(h.started).Round(time.Millisecond))
+		if h.handler.lock {
+			w.starts.unmark(h.owner, h.ID) // it is no crash; the job waits until the transaction has ended with the process
+			continue
+		}
 		w.outcomes.put(outcome{hold: h, release: true})
 	}
 	if len(stuck) > 0 {
@@ -205,7 +219,11 @@ func (w *Worker) identity() engine.Worker {
 	self := engine.Worker{ID: uuid.New(), PID: os.Getpid(), Build: build(), Queues: w.cfg.Queues}
 	self.Host, _ = os.Hostname()
 	for name, h := range w.reg.handlers {
-		self.Kinds = append(self.Kinds, engine.Kind{Name: name, Version: h.version})
+		if k := (engine.Kind{Name: name, Version: h.version}); h.lock {
+			self.Locks = append(self.Locks, k)
+		} else {
+			self.Kinds = append(self.Kinds, k)
+		}
 	}
 	return self
 }

@@ -192,7 +192,8 @@ type Worker struct {
 	PID    int
 	Build  string
 	Queues []string
-	Kinds  []Kind
+	Kinds  []Kind // held by lease
+	Locks  []Kind // owned by lock
 }
 
 // Beat is the answer to a heartbeat.
@@ -295,10 +296,41 @@ type Store interface {
 	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
 	// stale, with ErrRecorded if another job has done the key's work, and with ErrUnknown if the answer to COMMIT was lost.
 	InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(Success) error) error) error
-	// TxType is the type of tx in InTx, and TxLimit how many can be open at once.
+
+	// Lock opens a transaction that takes the first job of w.Locks from the marks on by its row lock; nil: there is none.
+	// LockSuspect does so with a suspect. The caller ends what it gets by one of its methods.
+	Lock(ctx context.Context, w *Worker, marks []Mark) (Locked, error)
+	LockSuspect(ctx context.Context, w *Worker) (Locked, error)
+	// Start marks jobs as started by a worker that has them locked, and tells how many starts of other workers that
+	// nothing has ended it found on each: those are crashes. Unstart takes the worker's own marks away.
+	Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]int, error)
+	Unstart(ctx context.Context, id uuid.UUID, jobs []int64) error
+	// Adopt is Locked.Adopt after the transaction has ended by itself; 0 also says that the job is gone, or that another
+	// worker is at it.
+	Adopt(ctx context.Context, id uuid.UUID, c *Claimed, ran time.Duration) (fence int64, err error)
+
+	// TxType is the type of tx in InTx and of Locked, and TxLimit how many can be open at once.
 	TxType() reflect.Type
 	TxLimit() int
 	Close()
+}
+
+// Locked is a job owned by the row lock of an open transaction. All methods but Job and Tx end the transaction.
+type Locked interface {
+	// Job is the row, and the database's time when it was locked. Its attempt is that of the start to come; it has no fence.
+	Job() (*Claimed, time.Time)
+	// Tx is what the handler gets.
+	Tx() any
+	// Finish removes the job and its marks, records the result, and commits. With an error nothing is committed, and the
+	// transaction goes on, except with ErrUnknown: the answer to COMMIT was lost. ErrRecorded as in InTx.
+	Finish(ctx context.Context, id uuid.UUID, done Success) error
+	// Adopt undoes what the handler did, makes the job one that worker id holds by lease under the fence it returns, and
+	// commits: its outcome can be stored as that of any other. A fence of 0: the worker's own lease has run out.
+	Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (fence int64, err error)
+	// Crash counts the starts of other workers as crashes: back to the queue, or dead; and commits.
+	Crash(ctx context.Context, id uuid.UUID, maxCrashes int, backoff time.Duration) (Reclaimed, error)
+	// Rollback leaves the job as it was.
+	Rollback(ctx context.Context)
 }
 
 // Job is a row of jobs for a person to look at.

@@ -96,7 +96,7 @@ func (s *Store) Close() {
 func (s *Store) Check(ctx context.Context) error { return checkVersion(ctx, s.q) }
 
 func (s *Store) Register(ctx context.Context, w engine.Worker, lease time.Duration) error {
-	names, _ := kinds(&w)
+	names := allKinds(&w)
 	return translate(s.q.Register(ctx, gen.RegisterParams{
 		ID: w.ID, Host: w.Host, Pid: int32(w.PID), Build: w.Build, Queues: w.Queues, Kinds: names, LeaseUs: lease.Microseconds(),
 	}))
@@ -120,7 +120,7 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration
 }
 
 func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
-	names, versions := kinds(w)
+	names, versions := kinds(w.Kinds)
 	arg := gen.ClaimParams{WorkerID: w.ID, Kinds: names, Versions: versions, N: int32(n), Sweep: sweep}
 	for _, m := range marks {
 		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
@@ -138,13 +138,13 @@ func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark
 }
 
 func (s *Store) SuspectWaiting(ctx context.Context, w *engine.Worker) (bool, error) {
-	names, versions := kinds(w)
+	names, versions := kinds(w.Kinds, w.Locks)
 	is, err := s.q.SuspectWaiting(ctx, gen.SuspectWaitingParams{Queues: w.Queues, Kinds: names, Versions: versions})
 	return is, translate(err)
 }
 
 func (s *Store) ClaimSuspect(ctx context.Context, w *engine.Worker) ([]engine.Claimed, error) {
-	names, versions := kinds(w)
+	names, versions := kinds(w.Kinds)
 	rows, err := s.q.ClaimSuspect(ctx, gen.ClaimSuspectParams{WorkerID: w.ID, Queues: w.Queues, Kinds: names, Versions: versions})
 	var out []engine.Claimed
 	for _, r := range rows {
@@ -280,6 +280,9 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 	if _, err := s.q.PurgeWorkers(ctx); err != nil {
 		return false, translate(err)
 	}
+	if _, err := s.q.PurgeStarts(ctx, purgeChunk); err != nil {
+		return false, translate(err)
+	}
 	archived, err := s.q.PurgeArchive(ctx, purgeChunk)
 	if err != nil {
 		return false, translate(err)
@@ -289,7 +292,7 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 }
 
 func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {
-	names, _ := kinds(w)
+	names := allKinds(w)
 	return translate(s.q.Sleep(ctx, gen.SleepParams{Queues: w.Queues, WorkerID: w.ID, Kinds: names}))
 }
 
@@ -357,11 +360,18 @@ func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken, controll
 	}
 }
 
-func kinds(w *engine.Worker) (names []string, versions []int32) {
-	for _, k := range w.Kinds {
-		names, versions = append(names, k.Name), append(versions, int32(k.Version))
+func kinds(lists ...[]engine.Kind) (names []string, versions []int32) {
+	for _, list := range lists {
+		for _, k := range list {
+			names, versions = append(names, k.Name), append(versions, int32(k.Version))
+		}
 	}
 	return names, versions
+}
+
+func allKinds(w *engine.Worker) (names []string) {
+	names, _ = kinds(w.Kinds, w.Locks)
+	return names
 }
 
 func split(holds []engine.Hold) (ids, fences []int64) {

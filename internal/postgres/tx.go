@@ -29,11 +29,8 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 	}()
 	finished := false
 	err = fn(handlerTx{tx}, func(done engine.Success) error {
-		switch tx.Conn().PgConn().TxStatus() {
-		case 'I':
-			return errors.New("the handler ended its transaction by a statement of its own; what it committed stands, without the job's completion")
-		case 'E':
-			return errors.New("the handler returned no error, but a statement in its transaction had failed; return that error, or use a savepoint (tx.Begin)")
+		if err := usable(tx); err != nil {
+			return err
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
@@ -54,7 +51,22 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	err = tx.Commit(ctx)
+	return commit(ctx, tx)
+}
+
+// usable tells what is wrong with a transaction after a handler that returned no error.
+func usable(tx pgx.Tx) error {
+	switch tx.Conn().PgConn().TxStatus() {
+	case 'I':
+		return errors.New("the handler ended its transaction by a statement of its own; what it committed stands, without the job's completion")
+	case 'E':
+		return errors.New("the handler returned no error, but a statement in its transaction had failed; return that error, or use a savepoint (tx.Begin)")
+	}
+	return nil
+}
+
+func commit(ctx context.Context, tx pgx.Tx) error {
+	err := tx.Commit(ctx)
 	var pg *pgconn.PgError
 	if err == nil || errors.As(err, &pg) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err

@@ -1,0 +1,462 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+)
+
+// lockers are the goroutines that run jobs owned by lock (jobs.Spec.Lock): each looks for one, runs it in the transaction
+// that has it locked, and looks for the next, until there is none. Each takes a slot, also while it looks.
+
+// locks starts lockers for the claim loop, which owns it.
+type locks struct {
+	worker *Worker
+	seek   *search // the ordinary one
+	sweeps pacer
+	last   instant // a locker was started
+	turn   bool
+}
+
+func (w *Worker) newLocks() *locks {
+	return &locks{worker: w, seek: &search{marks: newMarks(w.cfg.Queues)}, sweeps: pacer{next: now().add(sweepEvery)}}
+}
+
+// try starts a locker, and another one for a sweep if it is time for one.
+func (l *locks) try(woken bool) {
+	w := l.worker
+	if !w.reg.locking() {
+		return
+	}
+	if l.turn = !l.turn; l.turn && w.cfg.Concurrency == 1 && w.reg.leasing() {
+		return // the only slot goes to either sort of job in turn
+	}
+	if w.lockSweep.Swap(false) || l.sweeps.due() {
+		s := &search{marks: newMarks(w.cfg.Queues), sweep: true}
+		if w.spawn(s) {
+			l.sweeps.plan(time.Duration(w.lockSweepCost.Load()), int(w.fleet.Load()))
+		}
+	}
+	if woken || since(l.last) >= pollFirst {
+		l.last = now()
+		l.seek.again.Store(true) // one that is looking may have looked too soon
+		w.spawn(l.seek)
+	}
+}
+
+// pause is d, or shorter if a sweep is due before: nobody is woken by a job that comes back from a process that died.
+func (l *locks) pause(d time.Duration) time.Duration {
+	if !l.worker.reg.locking() {
+		return d
+	}
+	return max(min(d, l.sweeps.next.sub(now())), 0)
+}
+
+// search is a way through the queue, shared by lockers. It has marks of its own: those of the claim loop say nothing of
+// jobs owned by lock. A job whose transaction was rolled back is to the left of the marks, and found by the next sweep.
+// Sweeps of several workers at once are harmless, so they are paced only.
+type search struct {
+	mu      sync.Mutex
+	marks   marks
+	sweep   bool         // from the left end
+	looking atomic.Int64 // lockers that ask the database now
+	again   atomic.Bool  // a locker that finds nothing looks once more
+}
+
+func (s *search) ranges() []engine.Mark {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.marks.ranges()
+}
+
+func (s *search) advance(batch []engine.Claimed, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.marks.advance(batch, now, len(batch) == 0)
+}
+
+// spawn starts a locker on s, unless one is looking already: if that finds a job it starts the next.
+func (w *Worker) spawn(s *search) bool {
+	if s.looking.Load() > 0 || !w.ledger.seat(false) {
+		return false
+	}
+	s.looking.Add(1)
+	go w.locker(s)
+	return true
+}
+
+// locker runs jobs until it finds none, or a suspect is to run alone, or a shutdown begins. A handler that ends its
+// goroutine (runtime.Goexit) ends the locker; another takes its place.
+func (w *Worker) locker(s *search) {
+	ended := false
+	defer func() {
+		w.unseat()
+		if !ended {
+			w.spawn(s)
+		}
+	}()
+	for first := true; ; first = false {
+		if !first {
+			if !w.ledger.keepsSeat() {
+				break
+			}
+			s.looking.Add(1)
+		}
+		s.again.Store(false)
+		job := w.look(s)
+		s.looking.Add(-1)
+		if job == nil && s.again.Load() {
+			continue
+		}
+		if job == nil {
+			break
+		}
+		w.spawn(s)
+		w.runLocked(job)
+	}
+	ended = true
+}
+
+// unseat gives a locker's slot back, to jobs held by lease if any are waiting.
+func (w *Worker) unseat() {
+	if w.ledger.unseat() {
+		go w.runner()
+	}
+}
+
+// look takes the next job of the search; nil: there is none.
+func (w *Worker) look(s *search) engine.Locked {
+	ctx, cancel := context.WithTimeout(w.handlers, claimTime)
+	defer cancel()
+	before, seen := now(), w.contact.databaseTime()
+	job, err := w.store.Lock(ctx, w.self.Load(), s.ranges())
+	if s.sweep {
+		w.lockSweepCost.Store(int64(since(before)))
+	}
+	if err != nil {
+		w.contact.failed(w.log, "lock", err)
+		return nil
+	}
+	if job == nil {
+		s.advance(nil, seen)
+		return nil
+	}
+	c, at := job.Job()
+	s.advance([]engine.Claimed{*c}, at)
+	if w.lockFound.Add(1) == 1 && w.asleep.Load() {
+		poke(w.wake) // there is work: the claim loop is to poll again
+	}
+	return job
+}
+
+// runLocked runs one job and ends its transaction, whatever the handler does. A success commits in it. Any other outcome
+// goes the way of all others: within the transaction, from which nobody can take the job, it becomes a hold by lease.
+func (w *Worker) runLocked(job engine.Locked) {
+	c, _ := job.Job()
+	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID}
+	if c.Recorded {
+		// The key's work is on record already (G6): this row only has to go.
+		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
+			job.Rollback(w.handlers)
+			w.contact.failed(w.log, "lock", err)
+		}
+		return
+	}
+	crashes, err := w.starts.mark(w, h)
+	if err != nil {
+		job.Rollback(w.handlers)
+		w.lockSweep.Store(true) // it is to the left of the marks now
+		return
+	}
+	if crashes > 0 && c.Crashes+crashes >= suspicious {
+		w.crashed(job, h)
+		return
+	}
+	o := outcome{hold: h, err: errGoexit, stored: true}
+	w.ledger.seize(h, w.handlers)
+	defer func() {
+		cause := context.Cause(h.ctx)
+		w.ledger.returned(h)
+		if o.err != nil && w.adopt(job, h, o.err) {
+			w.conclude(o, cause)
+		}
+	}()
+	result, err := invoke(h, job.Tx())
+	if err == nil {
+		o.verdict = true
+		err = h.late(job.Finish(h.ctx, h.owner, h.success(result)))
+	}
+	o.err = err
+}
+
+// suspicious is how many crashes set a job apart, as the statements say as well.
+const suspicious = 2
+
+// crashed counts what killed other processes, as upkeep does for jobs held by lease (G8).
+func (w *Worker) crashed(job engine.Locked, h *hold) {
+	back, err := job.Crash(w.handlers, h.owner, w.cfg.MaxCrashes, crashDelay)
+	switch {
+	case err != nil:
+		job.Rollback(w.handlers)
+		w.starts.unmark(h.owner, h.ID)
+		w.contact.failed(w.log, "lock", err)
+	case back.Dead:
+		w.log.Error("job is dead", "job", h.ID, "kind", h.Kind, "queue", h.Queue, "crashes", back.Crashes, "error", "each time the worker process was lost while it ran this job")
+	default:
+		w.log.Warn("a job has crashed the process that ran it, or shared it; it will run alone", "job", h.ID, "kind", h.Kind, "crashes", back.Crashes)
+	}
+}
+
+// adopt makes h a hold by lease after its handler did not succeed with err, and tells whether it is one. If its transaction
+// is over (its connection was lost, the answer to COMMIT was lost, the handler ended it), the database has the last
+// word on the job: whoever has it now has it, and if it is gone it was committed.
+func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
+	ran := since(h.started)
+	fence, err := job.Adopt(w.handlers, h.owner, ran)
+	if err != nil {
+		job.Rollback(w.handlers)
+		for delay := 10 * time.Millisecond; err != nil; delay = min(2*delay, time.Second) {
+			ctx, cancel := limit(w.handlers)
+			fence, err = w.store.Adopt(ctx, h.owner, &h.Claimed, ran)
+			cancel()
+			if err != nil {
+				w.contact.failed(w.log, "adopt", err)
+				if w.ledger.isClosed() || !waitOr(w.starts.ended, delay) {
+					break
+				}
+			}
+		}
+	}
+	if fence != 0 && w.ledger.adopt(h, fence) {
+		return true
+	}
+	w.lockSweep.Store(true)
+	w.log.Warn("a handler's transaction ended before its outcome was known; the job is finished or waits, as the database says, and no attempt is spent", "job", h.ID, "kind", h.Kind, "error", firstLine(reason))
+	return false
+}
+
+// lockSuspect runs one suspect owned by lock, in a goroutine of its own, and tells whether there was one.
+func (w *Worker) lockSuspect() bool {
+	if !w.ledger.seat(true) {
+		return false
+	}
+	found := make(chan bool, 1)
+	go func() {
+		defer w.unseat()
+		ctx, cancel := context.WithTimeout(w.handlers, claimTime)
+		job, err := w.store.LockSuspect(ctx, w.self.Load())
+		cancel()
+		if err != nil {
+			w.contact.failed(w.log, "lock", err)
+		}
+		found <- job != nil
+		if job == nil {
+			return
+		}
+		c, _ := job.Job()
+		w.log.Warn("a suspect runs alone in this process", "job", c.ID, "kind", c.Kind, "crashes", c.Crashes)
+		w.runLocked(job)
+	}()
+	return <-found
+}
+
+// starts are the marks of jobs that are about to start, and of those whose end took no mark away.
+type starts struct {
+	mu    sync.Mutex
+	marks []*start
+	undo  map[mark]struct{}
+	poke  chan struct{}
+	ended chan struct{} // the loop has
+}
+
+type mark struct {
+	owner uuid.UUID
+	job   int64
+}
+
+type start struct {
+	hold   *hold
+	answer chan started
+}
+
+type started struct {
+	crashes int
+	err     error
+}
+
+var errStopped = errors.New("jobgen: the worker has stopped")
+
+// mark writes that h is about to start, sets its owner, and tells how many crashes of other workers it found.
+func (s *starts) mark(w *Worker, h *hold) (int, error) {
+	one := &start{h, make(chan started, 1)}
+	s.mu.Lock()
+	s.marks = append(s.marks, one)
+	s.mu.Unlock()
+	poke(s.poke)
+	select {
+	case a := <-one.answer:
+		return a.crashes, a.err
+	case <-s.ended:
+		return 0, errStopped
+	}
+}
+
+// unmark takes a mark away, some time soon.
+func (s *starts) unmark(owner uuid.UUID, job int64) {
+	s.mu.Lock()
+	s.undo[mark{owner, job}] = struct{}{}
+	s.mu.Unlock()
+	poke(s.poke)
+}
+
+// start is the loop that marks starts: those that came while one statement was on its way go with the next.
+func (w *Worker) start(ctx context.Context) {
+	s := &w.starts
+	defer close(s.ended)
+	retry := time.NewTicker(time.Second)
+	defer retry.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-s.poke:
+		case <-retry.C:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		batch, undo := s.marks, len(s.undo) > 0
+		s.marks = nil
+		s.mu.Unlock()
+		if len(batch) > 0 {
+			w.markAll(ctx, batch)
+		}
+		if undo {
+			w.unmarkAll(ctx)
+		}
+	}
+}
+
+func (w *Worker) markAll(ctx context.Context, batch []*start) {
+	ctx, cancel := limit(context.WithoutCancel(ctx))
+	defer cancel()
+	self := w.self.Load().ID
+	ids := make([]int64, len(batch))
+	w.starts.mu.Lock()
+	for i, one := range batch {
+		ids[i], one.hold.owner = one.hold.ID, self
+		delete(w.starts.undo, mark{self, one.hold.ID})
+	}
+	w.starts.mu.Unlock()
+	crashes, err := w.store.Start(ctx, self, ids)
+	if err != nil {
+		w.contact.failed(w.log, "start", err)
+	}
+	for _, one := range batch {
+		if err != nil {
+			w.starts.unmark(self, one.hold.ID) // it may have been written
+		}
+		one.answer <- started{crashes[one.hold.ID], err}
+	}
+}
+
+func (w *Worker) unmarkAll(ctx context.Context) {
+	ctx, cancel := limit(context.WithoutCancel(ctx))
+	defer cancel()
+	s := &w.starts
+	byOwner := map[uuid.UUID][]int64{}
+	s.mu.Lock()
+	for m := range s.undo {
+		byOwner[m.owner] = append(byOwner[m.owner], m.job)
+	}
+	clear(s.undo)
+	s.mu.Unlock()
+	for owner, ids := range byOwner {
+		if err := w.store.Unstart(ctx, owner, ids); err != nil {
+			w.contact.failed(w.log, "start", err)
+			s.mu.Lock()
+			for _, id := range ids {
+				s.undo[mark{owner, id}] = struct{}{}
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// seat gives a locker a slot. If none is free, one that runs jobs held by lease makes room after its present one.
+func (l *ledger) seat(suspect bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.alone != suspect || l.lockers >= l.lockMost {
+		return false
+	}
+	if l.runners+l.lockers >= l.slots {
+		l.wanted = true
+		return false
+	}
+	l.wanted = false
+	l.lockers++
+	return true
+}
+
+// keepsSeat tells whether a locker may go on. The only slot of a worker that also holds by lease goes round.
+func (l *ledger) keepsSeat() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.closed && !l.alone && (!l.mixed || l.slots > 1)
+}
+
+// unseat takes a locker's slot back and tells whether a runner is to take it.
+func (l *ledger) unseat() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lockers--
+	poke(l.room)
+	if l.closed || len(l.waiting) == 0 || l.runners+l.lockers >= l.slots {
+		return false
+	}
+	l.runners++
+	return true
+}
+
+// setLocks limits the lockers. Beside jobs held by lease they get half of the slots at most.
+func (l *ledger) setLocks(conns int, mixed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mixed = mixed
+	l.lockMost = min(l.slots, max(conns-1, 1)) // a connection is left for the rest of the application
+	if mixed {
+		l.lockMost = min(l.lockMost, max(l.slots/2, 1))
+	}
+}
+
+// setAlone keeps lockers away, but for one that runs a suspect.
+func (l *ledger) setAlone(alone bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alone = alone
+}
+
+// seize enters a job owned by lock, whose handler starts: it has no hold.
+func (l *ledger) seize(h *hold, base context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.ctx, h.cancel = context.WithCancelCause(base)
+	h.started = now()
+	l.active[h] = struct{}{}
+}
+
+// adopt enters a hold that was owned by lock.
+func (l *ledger) adopt(h *hold, fence int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.Fence = fence
+	if h.owner != l.owner {
+		return false
+	}
+	l.byID[h.ID] = h
+	return true
+}
