@@ -54,17 +54,21 @@ func (w *Worker) run(h *hold) {
 		}
 		o.verdict = true
 		h.finishing.Store(true)
-		err = finish(h.success(result))
-		var refused *engine.ValueError
-		if len(h.Then) > 0 && errors.As(err, &refused) {
-			err = &refusedError{refused} // the handler would want the same again
-		}
-		return err
+		return h.finished(finish(h.success(result)))
 	})
 	if o.verdict {
 		err = h.late(err)
 	}
 	o.err = err
+}
+
+// finished is what it means that the last statements of a transactional handler's transaction have ended with err.
+func (h *hold) finished(err error) error {
+	var refused *engine.ValueError
+	if len(h.Then) > 0 && errors.As(err, &refused) {
+		return &refusedError{refused} // the handler would want the same again
+	}
+	return err
 }
 
 // late says in an error that came after the handler that its time was over, if it was: it had ignored that.

@@ -25,6 +25,7 @@ type hold struct {
 	started instant
 	timeout atomic.Pointer[timeout] // when its handler's context ends, once it has been called; nil: never
 	overdue bool                    // heartbeat has said that it still runs
+	locked  bool                    // its handler runs in the transaction that owns it by lock: it is no hold, unless it is adopted
 	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
 	finishing atomic.Bool
 }
@@ -144,7 +145,7 @@ func (l *ledger) start(base context.Context) *hold {
 func (l *ledger) returned(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !h.handler.lock { // what the rate is for is claiming
+	if !h.locked { // the rate is for claiming ahead
 		l.finished++
 	}
 	delete(l.active, h)
@@ -332,7 +333,7 @@ func (l *ledger) abandon() (hs []*hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := range l.active {
-		if l.byID[h.ID] == h || h.handler.lock {
+		if l.byID[h.ID] == h || h.locked {
 			hs = append(hs, h)
 		}
 	}

@@ -159,7 +159,7 @@ func (w *Worker) look(s *search) engine.Locked {
 // goes the way of all others: within the transaction, from which nobody can take the job, it becomes a hold by lease.
 func (w *Worker) runLocked(job engine.Locked) {
 	c, _ := job.Job()
-	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID}
+	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, locked: true}
 	if c.Recorded {
 		// The key's work is on record already (G6): this row only has to go.
 		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
@@ -190,7 +190,7 @@ func (w *Worker) runLocked(job engine.Locked) {
 	result, err := invoke(h, job.Tx())
 	if err == nil {
 		o.verdict = true
-		err = h.late(job.Finish(h.ctx, h.owner, h.success(result)))
+		err = h.late(h.finished(job.Finish(h.ctx, h.owner, h.success(result))))
 	}
 	o.err = err
 }

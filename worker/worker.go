@@ -184,7 +184,7 @@ func (w *Worker) shutdown() error {
 	stuck := w.ledger.abandon()
 	for _, h := range stuck {
 		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "running", since(h.started).Round(time.Millisecond))
-		if h.handler.lock {
+		if h.locked {
 			w.starts.unmark(h.owner, h.ID) // it is no crash; the job waits until the transaction has ended with the process
 			continue
 		}

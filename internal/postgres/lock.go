@@ -83,6 +83,9 @@ func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) 
 	case !rows[0].Recorded:
 		return engine.ErrRecorded
 	}
+	if err := follow(ctx, l.tx, done.Then); err != nil {
+		return translate(err)
+	}
 	return commit(ctx, l.tx)
 }
 
