@@ -30,7 +30,6 @@ const (
 	ruleRepeated  = "repeated"  // a second value
 	ruleValue     = "value"     // a value that cannot be
 	ruleMissing   = "missing"   // something required is not there
-	ruleLater     = "later"     // known, not supported yet
 	ruleUpgrade   = "upgrade"   // a version of a payload that nothing reads
 	ruleReserve   = "reserve"   // a field that must not come back
 	ruleRegistry  = "registry"  // a package that RegisterAll cannot name

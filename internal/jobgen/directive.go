@@ -275,8 +275,6 @@ func (a *annotation) store(ds *diags, k *key, prefix string, w word) {
 		ds.add(w.pos+token.Pos(err.offset), ruleValue, "%v", err)
 	case errWhole:
 		ds.add(w.pos, ruleValue, "%v", err)
-	case errLater:
-		ds.add(w.pos, ruleLater, "%s%s: %v", prefix, w.text, err)
 	default:
 		ds.add(w.pos, ruleValue, "%s%s: %v", prefix, w.text, err)
 	}

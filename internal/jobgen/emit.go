@@ -56,7 +56,7 @@ func emit(p *pkg, s scope, kinds []*kind, all []*pkg) ([]byte, error) {
 	e.line("// If this line does not compile, the generator and the library are of different versions. Run:")
 	e.line("//")
 	e.line("//\tgo get github.com/jobgen-go/jobgen@latest && go tool jobgen ./...")
-	e.line("const _ = %s.Emitted1", e.jobs)
+	e.line("const _ = %s.%s", e.jobs, handshake(kinds))
 	for _, k := range kinds {
 		e.kind(k)
 	}
@@ -72,6 +72,16 @@ func emit(p *pkg, s scope, kinds []*kind, all []*pkg) ([]byte, error) {
 		return nil, bug("emitted code for package %s does not parse: %w", p.path, err)
 	}
 	return src, nil
+}
+
+// handshake is the constant of the oldest library that can run the kinds.
+func handshake(kinds []*kind) string {
+	for _, k := range kinds {
+		if k.lock {
+			return "Emitted2"
+		}
+	}
+	return "Emitted1"
 }
 
 // free is the name to import a package under: its own, unless the package declares something of that name.
@@ -170,6 +180,9 @@ func (e *emitter) spec(k *kind, result string) {
 	}
 	e.line("MaxAttempts: %d,", k.attempts)
 	e.line("Timeout: %s,", e.duration(k.timeout))
+	if k.lock {
+		e.line("Lock: true,")
+	}
 	if len(k.parts) > 0 {
 		e.line("Key: func(k *%s.KeyBuilder, p %s) { k%s },", e.jobs, k.goName, e.builderCalls(k.parts))
 		e.line("KeepResult: %s,", e.duration(k.keep))
@@ -318,6 +331,9 @@ func (e *emitter) result(k *kind) string {
 // facts is the line under every doc comment: what holds for the kind, defaults resolved.
 func (k *kind) facts() string {
 	s := fmt.Sprintf("Queue %s, priority %d, attempts %d, timeout %s", k.queue, k.priority, k.attempts, spell(k.timeout))
+	if k.lock {
+		s += ", owned by lock"
+	}
 	if k.has("retry") {
 		s += fmt.Sprintf(", back-off %s from %s to %s", k.backoff, spell(k.base), spell(k.max))
 	}

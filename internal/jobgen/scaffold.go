@@ -319,7 +319,11 @@ func (w *skeleton) limits() {
 		w.line("// The payload of a scheduled job is the zero value; the tick it stands for is job.ScheduledAt().")
 		w.line("//")
 	}
-	w.line("// ctx ends after %s, when the job is taken from this worker, and at shutdown: hand it to everything.", spell(w.k.timeout))
+	taken := ", when the job is taken from this worker,"
+	if w.k.lock {
+		taken = "" // nobody can
+	}
+	w.line("// ctx ends after %s%s and at shutdown: hand it to everything.", spell(w.k.timeout), taken)
 	w.line("")
 }
 

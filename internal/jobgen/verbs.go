@@ -50,6 +50,7 @@ type annotation struct {
 	result   string
 	version  int
 	tx       bool
+	lock     bool // own=lock
 
 	key  []string // Go field paths
 	keep time.Duration
@@ -106,7 +107,7 @@ var verbs = []verb{
 				func(a *annotation, v string) error { a.result = v; return checkResultName(v) }},
 			{"v", "1..100", "1", "version of the payload's form; raising it takes a function that reads the version before, upgradeTypeV1",
 				func(a *annotation, v string) (err error) { a.version, err = intIn(v, 1, maxVersion); return }},
-			{"own", "lease|lock", "lease", "how a worker holds the job; lock is not supported yet", setOwn},
+			{"own", "lease|lock", "lease", "how a worker holds the job; lock, for short work on the database only, implies tx", setOwn},
 			{"tx", "", "", "the handler gets the transaction that also records its outcome",
 				func(a *annotation, _ string) error { a.tx = true; return nil }},
 		}},
@@ -176,11 +177,6 @@ func (v *verb) keyNames() (names []string) {
 	}
 	return names
 }
-
-// errLater marks a value that will be accepted one day.
-type errLater string
-
-func (e errLater) Error() string { return string(e) }
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$`)
 
@@ -295,9 +291,9 @@ func checkReserved(names []string) error {
 	return nil
 }
 
-func setOwn(_ *annotation, v string) error {
-	if v == "lock" {
-		return errLater("not supported yet: remove it, a lease is the default")
+func setOwn(a *annotation, v string) error {
+	if a.lock = v == "lock"; a.lock {
+		a.tx = true
 	}
 	return oneOf(v, "lease", "lock")
 }
