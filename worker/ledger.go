@@ -305,6 +305,9 @@ func (l *ledger) cancel(wishes []engine.Cancel) (unstarted []*hold) {
 	for _, c := range wishes {
 		h := l.byID[c.ID]
 		if h == nil {
+			h = l.locked(c.ID)
+		}
+		if h == nil {
 			continue
 		}
 		if _, runs := l.active[h]; runs {

@@ -159,12 +159,18 @@ func (w *Worker) look(s *search) engine.Locked {
 // goes the way of all others: within the transaction, from which nobody can take the job, it becomes a hold by lease.
 func (w *Worker) runLocked(job engine.Locked) {
 	c, _ := job.Job()
-	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, locked: true}
+	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, entered: now(), locked: true}
 	if c.Recorded {
 		// The key's work is on record already (G6): this row only has to go.
 		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
 			job.Rollback(w.handlers)
 			w.contact.failed(w.log, "lock", err)
+		}
+		return
+	}
+	if c.Cancel != nil || c.Deadline != nil && c.Left <= 0 {
+		if w.adopt(job, h, errNoTime) {
+			w.outcomes.put(outcome{hold: h, cancel: true})
 		}
 		return
 	}
@@ -217,7 +223,10 @@ func (w *Worker) crashed(job engine.Locked, h *hold) {
 // is over (its connection was lost, the answer to COMMIT was lost, the handler ended it), the database has the last
 // word on the job: whoever has it now has it, and if it is gone it was committed.
 func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
-	ran := since(h.started)
+	var ran time.Duration
+	if h.started != 0 {
+		ran = since(h.started)
+	}
 	fence, err := job.Adopt(w.handlers, h.owner, ran)
 	if err != nil {
 		job.Rollback(w.handlers)
@@ -459,4 +468,16 @@ func (l *ledger) adopt(h *hold, fence int64) bool {
 	}
 	l.byID[h.ID] = h
 	return true
+}
+
+// locked finds a job owned by lock whose handler runs.
+func (l *ledger) locked(id int64) *hold {
+	if l.lockers > 0 {
+		for h := range l.active {
+			if h.locked && h.ID == id {
+				return h
+			}
+		}
+	}
+	return nil
 }

@@ -29,7 +29,8 @@ WITH me AS MATERIALIZED (
   UPDATE jobgen.jobs j
   SET status = 'running', fence = me.fence, attempt = j.attempt + 1, worker_id = $1::uuid,
       crashes = j.crashes + (SELECT count(*) FROM gone WHERE gone.worker_id <> $1::uuid)::int,
-      claimed_at = clock_timestamp() - $4::bigint * interval '1 microsecond'
+      claimed_at = clock_timestamp() - $4::bigint * interval '1 microsecond',
+      cancel_reason = coalesce(j.cancel_reason, (SELECT c.reason FROM jobgen.job_cancel c WHERE c.job_id = $2::bigint))
   FROM me
   WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(SELECT mine.id FROM mine))
   RETURNING j.id, j.attempt, j.fence
@@ -49,7 +50,7 @@ type AdoptParams struct {
 }
 
 // Adopt turns a job that its worker has run by lock into one that it holds by lease, if it is as that worker found it: the
-// attempt counts, and the outcome is stored as that of any other job. Within the transaction that has the row lock nobody can
+// attempt counts, and the outcome is stored as that of any other job, also if somebody has asked for its end. Within the transaction that has the row lock nobody can
 // come between; without it, a job that somebody else has locked is left alone. Marks of other workers are crashes. The
 // worker's own mark goes in any case.
 func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) ([]int64, error) {
@@ -211,8 +212,8 @@ func (q *Queries) Crash(ctx context.Context, arg CrashParams) ([]CrashRow, error
 }
 
 const lock = `-- name: Lock :many
-SELECT c.id, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
-  c.payload, c.headers, now()::timestamptz AS db_now,
+SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
+  c.payload, c.headers, c.deadline, c.cancel_reason, now()::timestamptz AS db_now,
   (c.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded
@@ -221,7 +222,8 @@ FROM (SELECT unnest($1::text[]) AS queue,
              unnest($3::timestamptz[]) AS mark_at,
              unnest($4::bigint[]) AS mark_id) m
 CROSS JOIN LATERAL (
-  SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, q.attempt, q.max_attempts, q.crashes, q.key, q.payload, q.headers
+  SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, q.attempt, q.max_attempts, q.crashes, q.key, q.payload, q.headers,
+    q.deadline, q.cancel_reason
   FROM jobgen.jobs q
   WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
     AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
@@ -244,25 +246,28 @@ type LockParams struct {
 }
 
 type LockRow struct {
-	ID          int64
-	Queue       string
-	Kind        string
-	Version     int32
-	Priority    int16
-	RunAt       time.Time
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	Key         *string
-	Payload     []byte
-	Headers     []byte
-	DbNow       time.Time
-	Recorded    bool
+	ID           int64
+	Fence        int64
+	Queue        string
+	Kind         string
+	Version      int32
+	Priority     int16
+	RunAt        time.Time
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	Key          *string
+	Payload      []byte
+	Headers      []byte
+	Deadline     *time.Time
+	CancelReason *string
+	DbNow        time.Time
+	Recorded     bool
 }
 
 // Lock takes the first due job by its row lock, which is all that owns it until the transaction ends; it changes nothing. The
 // ranges are those of Claim. The columns are those of the locked row itself, and not of a join with it: the row may be newer
-// than the statement's snapshot. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
+// than the statement's snapshot. They are Claim's, without a fence. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
 func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 	rows, err := q.db.Query(ctx, lock,
 		arg.Queues,
@@ -281,6 +286,7 @@ func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 		var i LockRow
 		if err := rows.Scan(
 			&i.ID,
+			&i.Fence,
 			&i.Queue,
 			&i.Kind,
 			&i.Version,
@@ -292,6 +298,8 @@ func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 			&i.Key,
 			&i.Payload,
 			&i.Headers,
+			&i.Deadline,
+			&i.CancelReason,
 			&i.DbNow,
 			&i.Recorded,
 		); err != nil {
@@ -306,8 +314,8 @@ func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 }
 
 const lockSuspect = `-- name: LockSuspect :many
-SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
-  q.payload, q.headers, now()::timestamptz AS db_now,
+SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
+  q.payload, q.headers, q.deadline, q.cancel_reason, now()::timestamptz AS db_now,
   (q.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded
@@ -327,20 +335,23 @@ type LockSuspectParams struct {
 }
 
 type LockSuspectRow struct {
-	ID          int64
-	Queue       string
-	Kind        string
-	Version     int32
-	Priority    int16
-	RunAt       time.Time
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	Key         *string
-	Payload     []byte
-	Headers     []byte
-	DbNow       time.Time
-	Recorded    bool
+	ID           int64
+	Fence        int64
+	Queue        string
+	Kind         string
+	Version      int32
+	Priority     int16
+	RunAt        time.Time
+	Attempt      int32
+	MaxAttempts  int32
+	Crashes      int32
+	Key          *string
+	Payload      []byte
+	Headers      []byte
+	Deadline     *time.Time
+	CancelReason *string
+	DbNow        time.Time
+	Recorded     bool
 }
 
 // LockSuspect is Lock for a job with two crashes or more; the caller runs nothing else. Served by jobs_suspect.
@@ -355,6 +366,7 @@ func (q *Queries) LockSuspect(ctx context.Context, arg LockSuspectParams) ([]Loc
 		var i LockSuspectRow
 		if err := rows.Scan(
 			&i.ID,
+			&i.Fence,
 			&i.Queue,
 			&i.Kind,
 			&i.Version,
@@ -366,6 +378,8 @@ func (q *Queries) LockSuspect(ctx context.Context, arg LockSuspectParams) ([]Loc
 			&i.Key,
 			&i.Payload,
 			&i.Headers,
+			&i.Deadline,
+			&i.CancelReason,
 			&i.DbNow,
 			&i.Recorded,
 		); err != nil {

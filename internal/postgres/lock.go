@@ -53,12 +53,7 @@ func (s *Store) lock(ctx context.Context, take func(*gen.Queries) ([]gen.LockRow
 		l.Rollback(ctx)
 		return nil, translate(err)
 	}
-	r := rows[0]
-	l.at, l.job = r.DbNow, engine.Claimed{
-		ID: r.ID, Queue: r.Queue, Kind: r.Kind, Version: int(r.Version), Priority: int(r.Priority), Attempt: int(r.Attempt),
-		MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), Key: deref(r.Key), Recorded: r.Recorded, RunAt: r.RunAt,
-		Payload: r.Payload, Headers: r.Headers,
-	}
+	l.at, l.job = rows[0].DbNow, claimed((*gen.ClaimRow)(&rows[0]))
 	return l, nil
 }
 

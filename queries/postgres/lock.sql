@@ -25,9 +25,9 @@ ROLLBACK TO SAVEPOINT jobgen;
 -- name: Lock :many
 -- Lock takes the first due job by its row lock, which is all that owns it until the transaction ends; it changes nothing. The
 -- ranges are those of Claim. The columns are those of the locked row itself, and not of a join with it: the row may be newer
--- than the statement's snapshot. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
-SELECT c.id, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
-  c.payload, c.headers, now()::timestamptz AS db_now,
+-- than the statement's snapshot. They are Claim's, without a fence. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
+SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
+  c.payload, c.headers, c.deadline, c.cancel_reason, now()::timestamptz AS db_now,
   (c.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded
@@ -36,7 +36,8 @@ FROM (SELECT unnest(@queues::text[]) AS queue,
              unnest(@mark_ats::timestamptz[]) AS mark_at,
              unnest(@mark_ids::bigint[]) AS mark_id) m
 CROSS JOIN LATERAL (
-  SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, q.attempt, q.max_attempts, q.crashes, q.key, q.payload, q.headers
+  SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, q.attempt, q.max_attempts, q.crashes, q.key, q.payload, q.headers,
+    q.deadline, q.cancel_reason
   FROM jobgen.jobs q
   WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
     AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
@@ -50,8 +51,8 @@ LIMIT 1;
 
 -- name: LockSuspect :many
 -- LockSuspect is Lock for a job with two crashes or more; the caller runs nothing else. Served by jobs_suspect.
-SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
-  q.payload, q.headers, now()::timestamptz AS db_now,
+SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
+  q.payload, q.headers, q.deadline, q.cancel_reason, now()::timestamptz AS db_now,
   (q.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND r.finished_at IS NOT NULL
   ))::bool AS recorded
@@ -110,7 +111,7 @@ SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorde
 
 -- name: Adopt :many
 -- Adopt turns a job that its worker has run by lock into one that it holds by lease, if it is as that worker found it: the
--- attempt counts, and the outcome is stored as that of any other job. Within the transaction that has the row lock nobody can
+-- attempt counts, and the outcome is stored as that of any other job, also if somebody has asked for its end. Within the transaction that has the row lock nobody can
 -- come between; without it, a job that somebody else has locked is left alone. Marks of other workers are crashes. The
 -- worker's own mark goes in any case.
 WITH me AS MATERIALIZED (
@@ -129,7 +130,8 @@ WITH me AS MATERIALIZED (
   UPDATE jobgen.jobs j
   SET status = 'running', fence = me.fence, attempt = j.attempt + 1, worker_id = @worker_id::uuid,
       crashes = j.crashes + (SELECT count(*) FROM gone WHERE gone.worker_id <> @worker_id::uuid)::int,
-      claimed_at = clock_timestamp() - sqlc.arg(ran_us)::bigint * interval '1 microsecond'
+      claimed_at = clock_timestamp() - sqlc.arg(ran_us)::bigint * interval '1 microsecond',
+      cancel_reason = coalesce(j.cancel_reason, (SELECT c.reason FROM jobgen.job_cancel c WHERE c.job_id = @id::bigint))
   FROM me
   WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(SELECT mine.id FROM mine))
   RETURNING j.id, j.attempt, j.fence
