@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,13 +21,16 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Producer enqueues with settings of its own: EnqueueX(ctx, p.On(tx), payload).
+// Producer enqueues with settings of its own: EnqueueX(ctx, p.On(tx), payload). It must not change once it is in use.
 type Producer struct {
 	// MaxPayload is the limit of a payload as JSON, in bytes; zero means the constant MaxPayload.
 	MaxPayload int
+	// Middleware is wrapped around each enqueue, the first outermost; of each, the part Enqueue.
+	Middleware []Middleware
 }
 
-// On gives a DB that enqueues on db with p's settings.
+// On gives a DB that enqueues on db with p's settings. If db comes from On itself, its middleware is further in, and its
+// MaxPayload counts if p has none.
 func (p *Producer) On(db DB) DB { return producerDB{db, p} }
 
 type producerDB struct {
@@ -34,21 +38,27 @@ type producerDB struct {
 	p *Producer
 }
 
-func unwrap(db DB) (DB, int) {
-	limit := 0
+// unwrap gives the DB beneath all producers, and their settings.
+func unwrap(db DB) (DB, Producer) {
+	var all Producer
 	for {
 		p, ok := db.(producerDB)
 		if !ok {
 			break
 		}
-		if db = p.DB; limit == 0 {
-			limit = p.p.MaxPayload
+		if db = p.DB; all.MaxPayload == 0 {
+			all.MaxPayload = p.p.MaxPayload
+		}
+		if len(all.Middleware) == 0 {
+			all.Middleware = p.p.Middleware
+		} else {
+			all.Middleware = slices.Concat(all.Middleware, p.p.Middleware)
 		}
 	}
-	if limit <= 0 {
-		limit = MaxPayload
+	if all.MaxPayload <= 0 {
+		all.MaxPayload = MaxPayload
 	}
-	return db, limit
+	return db, all
 }
 
 func producer(db DB) engine.Producer {
@@ -87,7 +97,15 @@ func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, 
 	if o.key != nil && len(payloads) > 1 {
 		return nil, invalid(s.Kind, "key", "is given for many jobs at once; enqueue them one by one, or declare a key for the kind")
 	}
-	db, limit := unwrap(db)
+	db, p := unwrap(db)
+	if len(p.Middleware) > 0 && len(payloads) > 0 {
+		return enqueueWithin(ctx, p.Middleware, db, p.MaxPayload, s, payloads, o)
+	}
+	return store(ctx, db, p.MaxPayload, s, payloads, &o)
+}
+
+// store encodes payloads of at most limit bytes and inserts them.
+func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], payloads []P, o *options) ([]Ref[R], error) {
 	elements := make([]engine.Element, len(payloads))
 	total := 0
 	for i, p := range payloads {

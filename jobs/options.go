@@ -54,8 +54,8 @@ func Key(key string) Option { return func(o *options) { o.key = &key } }
 // MaxAttempts overrides how often the job is started at most, the first time included: 1 to 32767.
 func MaxAttempts(n int) Option { return func(o *options) { o.MaxAttempts = n } }
 
-// Headers attaches data that travels with the job beside its payload, such as a trace context. Names that begin with
-// "jobgen." are reserved.
+// Headers attaches data that travels with the job beside its payload, such as a trace context: at most MaxHeaders bytes as
+// JSON. Names that begin with "jobgen." are reserved. A middleware of the Producer may change them: see Enqueueing.
 func Headers(h map[string]string) Option { return func(o *options) { o.headers = h } }
 
 // resolve puts the options over what the kind declares, and checks the result.
@@ -96,32 +96,36 @@ func resolve[P, R any](s *Spec[P, R], opts []Option) (options, error) {
 	case o.key != nil && strings.HasPrefix(*o.key, reservedPrefix):
 		return o, invalid(s.Kind, "key", fmt.Sprintf("begins with %q, which is reserved", reservedPrefix))
 	}
-	if len(o.headers) > 0 {
-		for name, value := range o.headers {
-			if strings.HasPrefix(name, reservedHeader) {
-				return o, invalid(s.Kind, "headers", fmt.Sprintf("name %q begins with %q, which is reserved", name, reservedHeader))
-			}
-			if p := storable.Problem(name); p != "" {
-				return o, invalid(s.Kind, "headers", fmt.Sprintf("name %q %s", name, p))
-			}
-			if p := storable.Problem(value); p != "" {
-				return o, invalid(s.Kind, "headers."+name, p)
-			}
-		}
-		b, err := json.Marshal(o.headers)
-		if err != nil {
-			return o, invalid(s.Kind, "headers", err.Error())
-		}
-		if len(b) > maxHeaders {
-			return o, invalid(s.Kind, "headers", fmt.Sprintf("take %d bytes; the limit is %d", len(b), maxHeaders))
-		}
-		o.Insert.Headers = b
-	}
-	return o, nil
+	return o, o.encodeHeaders()
 }
 
-// maxHeaders is the limit of all headers of a job as JSON, in bytes.
-const maxHeaders = 16 << 10
+// encodeHeaders checks the headers and puts them into what is inserted.
+func (o *options) encodeHeaders() error {
+	o.Insert.Headers = nil
+	if len(o.headers) == 0 {
+		return nil
+	}
+	for name, value := range o.headers {
+		if strings.HasPrefix(name, reservedHeader) {
+			return invalid(o.Kind, "headers", fmt.Sprintf("name %q begins with %q, which is reserved", name, reservedHeader))
+		}
+		if p := storable.Problem(name); p != "" {
+			return invalid(o.Kind, "headers", fmt.Sprintf("name %q %s", name, p))
+		}
+		if p := storable.Problem(value); p != "" {
+			return invalid(o.Kind, "headers."+name, p)
+		}
+	}
+	b, err := json.Marshal(o.headers)
+	if err != nil {
+		return invalid(o.Kind, "headers", err.Error())
+	}
+	if len(b) > MaxHeaders {
+		return invalid(o.Kind, "headers", fmt.Sprintf("take %d bytes; the limit is %d", len(b), MaxHeaders))
+	}
+	o.Insert.Headers = b
+	return nil
+}
 
 func checkName(name string) string {
 	switch {

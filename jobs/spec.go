@@ -93,10 +93,11 @@ const (
 
 // Limits of what is stored.
 const (
-	MaxName     = 100     // bytes of a kind or queue
-	MaxPriority = 9       //
-	MaxTries    = 32767   // of MaxAttempts
-	MaxPayload  = 1 << 20 // bytes of a payload as JSON, unless a Producer says otherwise
+	MaxName     = 100      // bytes of a kind or queue
+	MaxPriority = 9        //
+	MaxTries    = 32767    // of MaxAttempts
+	MaxPayload  = 1 << 20  // bytes of a payload as JSON, unless a Producer says otherwise
+	MaxHeaders  = 16 << 10 // bytes of all headers of a job as JSON
 )
 
 // maxDelay is the furthest a job can be scheduled: a hundred years, well inside what the database can store.
@@ -108,12 +109,15 @@ type Job[P any] struct {
 	Payload P
 }
 
-// Info is what is known of a running job whatever its payload.
+// Info is what is known of a running job whatever its payload: for its handler and for middleware, which have a copy each.
 type Info struct {
 	ID          int64
 	Kind, Queue string
 	// Attempt is 1 for the first start. An operator may reset it.
 	Attempt, MaxAttempts int
+	// Waited is how long the job had been due when it was claimed, by the database's clock. For a further attempt it counts
+	// from the end of the back-off.
+	Waited time.Duration
 	// Headers are what the enqueuer attached, such as a trace context. Nil if nothing.
 	Headers map[string]string
 	key     string
@@ -144,6 +148,17 @@ func reservedKey(id int64) string { return fmt.Sprintf("%s%d", reservedPrefix, i
 
 const reservedPrefix = "job:"
 
+// read fills i from a claimed row.
+func (i *Info) read(c *engine.Claimed) error {
+	*i = Info{ID: c.ID, Kind: c.Kind, Queue: c.Queue, Attempt: c.Attempt, MaxAttempts: c.MaxAttempts, Waited: c.Waited, key: c.Key}
+	if len(c.Headers) > 0 {
+		if err := json.Unmarshal(c.Headers, &i.Headers); err != nil {
+			return fmt.Errorf("headers do not decode: %w", err)
+		}
+	}
+	return nil
+}
+
 // Decode makes a Job of a claimed row. It is for package worker; nothing outside this module can call it.
 func Decode[P, R any](s *Spec[P, R], c *engine.Claimed) (*Job[P], error) {
 	made := &struct { // one allocation
@@ -151,11 +166,9 @@ func Decode[P, R any](s *Spec[P, R], c *engine.Claimed) (*Job[P], error) {
 		then followUps
 	}{}
 	j := &made.Job
-	j.Info = Info{ID: c.ID, Kind: c.Kind, Queue: c.Queue, Attempt: c.Attempt, MaxAttempts: c.MaxAttempts, key: c.Key, then: &made.then}
-	if len(c.Headers) > 0 {
-		if err := json.Unmarshal(c.Headers, &j.Headers); err != nil {
-			return nil, fmt.Errorf("headers do not decode: %w", err)
-		}
+	err := j.read(c)
+	if j.then = &made.then; err != nil {
+		return nil, err
 	}
 	if older := c.Version; older < max(s.Version, 1) {
 		if older < 1 || older > len(s.Upgrade) {

@@ -302,9 +302,13 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, []o
 	return ended, without(batch, ended), err
 }
 
-// errorText is what stands on record of an error: storable and bounded.
+// errorText is what stands on record of an error, a panic's stack with it: storable and bounded.
 func errorText(err error) string {
-	text := storable.Text(err.Error(), maxError)
+	text := err.Error()
+	if p := (*jobs.PanicError)(nil); errors.As(err, &p) {
+		text += "\n\n" + string(p.Stack)
+	}
+	text = storable.Text(text, maxError)
 	if strings.TrimSpace(text) == "" {
 		return fmt.Sprintf("an error without a text, of type %T", err)
 	}

@@ -32,6 +32,8 @@ type Config struct {
 	MaxCrashes int
 	// KeepAttempts is how long the history of attempts that did not succeed is kept; default 7 days.
 	KeepAttempts time.Duration
+	// Middleware is wrapped around each attempt of a handler, the first outermost; of each, the part Work.
+	Middleware []jobs.Middleware
 	// Logger gets one line for each thing an operator acts on; default slog.Default().
 	Logger *slog.Logger
 }

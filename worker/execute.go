@@ -113,7 +113,7 @@ func (d timeoutError) Is(target error) bool { return target == context.DeadlineE
 func invoke(h *hold, tx any) (result []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n\n%s", p, debug.Stack())
+			err = &jobs.PanicError{Value: p, Stack: debug.Stack()}
 		}
 	}()
 	ctx := h.ctx

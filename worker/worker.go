@@ -70,7 +70,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		return nil, errors.Join(errs...)
 	}
 	return &Worker{
-		reg: r, cfg: cfg, log: cfg.Logger, open: open,
+		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1)}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},

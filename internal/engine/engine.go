@@ -110,6 +110,7 @@ type Claimed struct {
 	Deadline             *time.Time    // nil: none
 	Left                 time.Duration // from the claim to the deadline, by the database's clock
 	Cancel               *string       // why it is to end without running; nil: it is not
+	Waited               time.Duration // since RunAt, when it was claimed
 	Payload, Headers     []byte
 	Then                 []FollowUp // what its handler, once it has returned, wants enqueued if it succeeded
 }

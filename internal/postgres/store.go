@@ -157,7 +157,7 @@ func claimed(r *gen.ClaimRow) engine.Claimed {
 	c := engine.Claimed{
 		ID: r.ID, Fence: r.Fence, Queue: r.Queue, Kind: r.Kind, Version: int(r.Version), Priority: int(r.Priority),
 		Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), Recorded: r.Recorded,
-		RunAt: r.RunAt, Deadline: r.Deadline, Cancel: r.CancelReason, Payload: r.Payload, Headers: r.Headers,
+		RunAt: r.RunAt, Waited: r.DbNow.Sub(r.RunAt), Deadline: r.Deadline, Cancel: r.CancelReason, Payload: r.Payload, Headers: r.Headers,
 	}
 	if r.Deadline != nil {
 		c.Left = r.Deadline.Sub(r.DbNow)

@@ -1,0 +1,59 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/jobs"
+)
+
+// within is r with ms around each of its handlers, and r itself without any: jobs without middleware pay nothing for it.
+func (r *Registry) within(ms []jobs.Middleware) *Registry {
+	work := make([]jobs.Middleware, 0, len(ms))
+	for _, m := range ms {
+		if m.Work != nil {
+			work = append(work, m)
+		}
+	}
+	if len(work) == 0 {
+		return r
+	}
+	wrapped := *r
+	wrapped.handlers = make(map[string]*handler, len(r.handlers))
+	for _, h := range r.kinds() {
+		within := *h
+		within.call = h.within(work)
+		for _, name := range append([]string{h.kind}, h.was...) {
+			wrapped.handlers[name] = &within
+		}
+	}
+	return &wrapped
+}
+
+var errPanicked = errors.New("the handler panicked")
+
+// within is h's call with ms around it. What h and ms return together must be something that can be stored.
+func (h *handler) within(ms []jobs.Middleware) func(context.Context, any, *engine.Claimed) ([]byte, error) {
+	return func(ctx context.Context, tx any, c *engine.Claimed) (result []byte, err error) {
+		var failure error // what the handler itself returned
+		called := false
+		err = jobs.AroundWork(ctx, ms, c, func(ctx context.Context) error {
+			called, failure = true, errPanicked // until it returns
+			result, failure = h.call(ctx, tx, c)
+			return failure
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case failure != nil && h.tx != nil:
+			return nil, fmt.Errorf("a middleware returned nil in place of a transactional handler's error, so what it had written before would be committed: %w", failure)
+		case h.result && failure != nil:
+			return nil, fmt.Errorf("a middleware returned nil in place of the handler's error, but the kind has a result and there is none: %w", failure)
+		case h.result && !called:
+			return nil, errors.New("a middleware returned nil without calling the handler, but the kind has a result and there is none; return an error")
+		}
+		return result, nil
+	}
+}
