@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/postgres"
+	"github.com/jobgen-go/jobgen/jobs"
 )
 
 // Bench is a worker without its loops: a test enters holds, puts outcomes, and flushes, on the real statements.
@@ -63,4 +65,17 @@ func (b *Bench) AnswerLost(ctx context.Context, ago time.Duration) {
 	u.last = 0 // the second look is a second later
 	u.giveBack(ctx)
 	b.Flush(ctx)
+}
+
+// Invoker gives a function that makes one attempt of a job of kind, without a database.
+func Invoker(t testing.TB, r *Registry, kind string, ms []jobs.Middleware) func() error {
+	w, err := New(nil, r, Config{Middleware: ms})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hold{Claimed: engine.Claimed{ID: 1, Kind: kind, Version: 1, Attempt: 1, MaxAttempts: 5, Payload: []byte("{}")}, handler: w.reg.handlers[kind], ctx: t.Context()}
+	return func() error {
+		_, err := invoke(h, nil)
+		return err
+	}
 }
