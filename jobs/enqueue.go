@@ -99,7 +99,8 @@ func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, 
 	}
 	db, p := unwrap(db)
 	if len(p.Middleware) > 0 && len(payloads) > 0 {
-		return enqueueWithin(ctx, p.Middleware, db, p.MaxPayload, s, payloads, o)
+		// A copy, so that those of a caller without middleware need not be on the heap.
+		return enqueueWithin(ctx, p.Middleware, db, p.MaxPayload, s, slices.Clone(payloads), o)
 	}
 	return store(ctx, db, p.MaxPayload, s, payloads, &o)
 }
