@@ -106,7 +106,7 @@ func (l *log) enqueue(ctx context.Context, e *jobs.Enqueueing, next func(context
 	switch {
 	case e.Count > 1:
 		fields = append(fields, "count", e.Count)
-	case len(e.Enqueued) == 1:
+	case len(e.Enqueued) == 1 && e.Enqueued[0].ID != 0: // a follow-up has no id yet
 		fields = append(fields, "job", e.Enqueued[0].ID, "existing", e.Enqueued[0].Existing)
 	}
 	fields = append(fields, "duration", time.Since(start))

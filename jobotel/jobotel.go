@@ -123,7 +123,7 @@ func (t *telemetry) enqueue(ctx context.Context, e *jobs.Enqueueing, next func(c
 	}
 	failure := semconv.ErrorTypeKey.String("panic") // until next returns
 	defer func() {
-		if len(e.Enqueued) == 1 {
+		if len(e.Enqueued) == 1 && e.Enqueued[0].ID != 0 { // a follow-up has no id yet
 			span.SetAttributes(semconv.MessagingMessageID(strconv.FormatInt(e.Enqueued[0].ID, 10)), ExistingKey.Bool(e.Enqueued[0].Existing))
 		}
 		took := end(span, start, failure, err)

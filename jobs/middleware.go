@@ -30,7 +30,8 @@ type Middleware struct {
 	// failure unless Work returns another; Permanent and RetryIn work as in a handler. Nil means success, also in
 	// place of an error, or if next was not called, with two exceptions: a kind with a result then lacks one, and what a
 	// transactional handler had written before its error would be committed; there the attempt fails. An error in place of
-	// nil fails the attempt, and rolls back a transaction.
+	// nil fails the attempt, and rolls back a transaction. Follow-ups (Info.OnSuccess) of a handler that has failed are dropped
+	// in any case; job.OnSuccess itself is for the handler.
 	Work func(ctx context.Context, job *Info, next func(context.Context) error) error
 }
 
@@ -54,7 +55,7 @@ type Enqueueing struct {
 // Enqueued is one job of an Enqueueing: its Ref without the type of its result.
 type Enqueued struct {
 	Kind     string // an earlier name of the kind, if the key was taken under it
-	ID       int64
+	ID       int64  // 0 for a follow-up: see Info.OnSuccess
 	Existing bool
 }
 

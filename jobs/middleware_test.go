@@ -205,7 +205,9 @@ func TestEnqueueMiddlewarePanics(t *testing.T) {
 		t.Run(fmt.Sprintf("after next %t", after), func(t *testing.T) {
 			t.Parallel()
 			f := open(t)
-			p := within(around(func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error { return next(ctx) }),
+			p := within(around(func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error {
+				return next(ctx)
+			}),
 				around(func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error {
 					if after {
 						f.no(next(ctx))
@@ -243,7 +245,9 @@ func TestNestedProducers(t *testing.T) {
 
 func BenchmarkEnqueueMiddleware(b *testing.B) {
 	db := benchDB(b)
-	pass := around(func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error { return next(ctx) })
+	pass := around(func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error {
+		return next(ctx)
+	})
 	for _, c := range []struct {
 		name string
 		db   jobs.DB

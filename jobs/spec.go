@@ -166,10 +166,10 @@ func Decode[P, R any](s *Spec[P, R], c *engine.Claimed) (*Job[P], error) {
 		then followUps
 	}{}
 	j := &made.Job
-	err := j.read(c)
-	if j.then = &made.then; err != nil {
+	if err := j.read(c); err != nil {
 		return nil, err
 	}
+	j.then = &made.then
 	if older := c.Version; older < max(s.Version, 1) {
 		if older < 1 || older > len(s.Upgrade) {
 			return nil, fmt.Errorf("payload has version %d, and there is no function to upgrade it to version %d", older, s.Version)

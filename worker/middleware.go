@@ -44,6 +44,9 @@ func (h *handler) within(ms []jobs.Middleware) func(context.Context, any, *engin
 			result, failure = h.call(ctx, tx, c)
 			return failure
 		})
+		if failure != nil {
+			c.Then = nil // the follow-ups of a success of its own
+		}
 		switch {
 		case err != nil:
 			return nil, err

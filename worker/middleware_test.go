@@ -259,6 +259,39 @@ func misbehave(ctx context.Context, how string) error {
 	return nil
 }
 
+// The follow-ups of a handler that failed are dropped, even if a middleware makes a success of it; an enqueue of a follow-up
+// goes through the Producer's middleware.
+func TestMiddlewareAndFollowUps(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	p := &jobs.Producer{Middleware: []jobs.Middleware{{Enqueue: func(ctx context.Context, e *jobs.Enqueueing, next func(context.Context) error) error {
+		e.Headers["by"] = "middleware"
+		return next(ctx)
+	}}}}
+	start(t, db, around(func(ctx context.Context, job *jobs.Info, next next) error {
+		_ = next(ctx)
+		if _, err := jobs.Enqueue(ctx, job.OnSuccess(), kind("never"), task{}); !errors.Is(err, jobs.ErrNoHandler) {
+			t.Errorf("a follow-up of a middleware: %v", err)
+		}
+		return nil
+	}), func(r *worker.Registry) {
+		worker.HandleNone(r, kind("k"), func(ctx context.Context, j *jobs.Job[task]) error {
+			_, err := jobs.Enqueue(ctx, p.On(j.OnSuccess()), kind("next"), j.Payload)
+			return errors.Join(err, misbehave(ctx, j.Payload.Do))
+		})
+	})
+	for _, what := range []string{"fail", "panic", ""} {
+		ref := enqueue(t, db, kind("k"), task{Do: what})
+		becomes(t, db, ref.ID, "is gone", func(r row) bool { return r.Status == "" })
+	}
+	if got := all[string](t, db, `SELECT headers::text || payload::text FROM jobgen.jobs WHERE kind = 'next'`); !slices.Equal(got, []string{`{"by": "middleware"}{"N": 0}`}) {
+		t.Errorf("follow-ups: %q", got)
+	}
+	if n := one[int](t, db, `SELECT count(*) FROM jobgen.jobs WHERE kind = 'never'`); n != 0 {
+		t.Error("a middleware has enqueued a follow-up")
+	}
+}
+
 // The stack of a panic stays on record, wherever the panic was.
 func TestThePanicStackIsOnRecord(t *testing.T) {
 	t.Parallel()
