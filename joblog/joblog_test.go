@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
 	"runtime"
@@ -174,5 +175,21 @@ func TestLoggerOutsideOfAHandler(t *testing.T) {
 	t.Parallel()
 	if joblog.Logger(t.Context()) != slog.Default() {
 		t.Error("it is not the default")
+	}
+}
+
+// Cost of the middleware itself, around a handler that does nothing.
+func BenchmarkWork(b *testing.B) {
+	for _, level := range []slog.Level{slog.LevelWarn, slog.LevelInfo} {
+		b.Run(level.String(), func(b *testing.B) {
+			work := joblog.Middleware(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: level}))).Work
+			info := &jobs.Info{ID: 1, Kind: "k", Queue: "q", Attempt: 1, MaxAttempts: 20}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := work(b.Context(), info, func(context.Context) error { return nil }); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -119,7 +119,7 @@ func (t *telemetry) enqueue(ctx context.Context, e *jobs.Enqueueing, next func(c
 	ctx, span := t.tracer.Start(ctx, send+" "+e.Queue, trace.WithSpanKind(trace.SpanKindProducer), trace.WithTimestamp(start),
 		trace.WithAttributes(attributes...), trace.WithLinks(links...))
 	if !own {
-		t.inject(ctx, e.Headers)
+		t.inject(ctx, e.Kind, e.Headers)
 	}
 	failure := semconv.ErrorTypeKey.String("panic") // until next returns
 	defer func() {
@@ -233,7 +233,7 @@ func (t *telemetry) present(headers map[string]string) bool {
 }
 
 // inject writes ctx into the headers as far as there is room: telemetry must not keep a job from being enqueued.
-func (t *telemetry) inject(ctx context.Context, headers map[string]string) {
+func (t *telemetry) inject(ctx context.Context, kind string, headers map[string]string) {
 	t.propagator.Inject(ctx, propagation.MapCarrier(headers))
 	for _, drop := range [][]string{{"baggage"}, t.propagator.Fields()} {
 		b, err := json.Marshal(headers)
@@ -241,9 +241,11 @@ func (t *telemetry) inject(ctx context.Context, headers map[string]string) {
 			return
 		}
 		for _, field := range drop {
-			delete(headers, field)
+			if _, there := headers[field]; there {
+				delete(headers, field)
+				otel.Handle(fmt.Errorf("jobotel: %s is left out of the headers of a job of kind %s: they would take %d bytes, and the limit is %d", field, kind, len(b), jobs.MaxHeaders))
+			}
 		}
-		otel.Handle(fmt.Errorf("jobotel: a job's headers would take %d bytes, and the limit is %d: %s left out", len(b), jobs.MaxHeaders, strings.Join(drop, ", ")))
 	}
 }
 

@@ -17,7 +17,7 @@
 //
 // Beside them, runners (execute.go) call handlers: claim starts as many as there are slots and work for, and each ends
 // when nothing waits. They are not in the errgroup: a handler that ignores its cancelled context for ever must not keep
-// Run from returning.
+// Run from returning. Middleware (middleware.go) is put around the handlers once, by New; a runner does not know of it.
 //
 // # What they share
 //
