@@ -26,12 +26,13 @@ const maxError = 8 << 10
 //	level  message            when
 //	Debug  handler started
 //	Info   handler succeeded  it returned nil; its outcome has still to be stored
+//	Info   handler snoozed    it returned jobs.Snooze: too early, and no failure
 //	Warn   handler failed     it returned an error, panicked, or ended its goroutine
 //	Debug  jobs enqueued      in the caller's transaction, if there is one
 //	Warn   enqueue failed
 //
 // The fields are job, kind, queue, attempt, max_attempts, and at the end duration and error (its first line); at the start
-// waited, how long the job had been due. An enqueue of many has count instead of job; existing tells that the key of a
+// waited, how long the job had been due; of a snooze delay. An enqueue of many has count instead of job; existing tells that the key of a
 // single job was taken. The context is the caller's and the handler's: a slog handler that reads a trace context finds it
 // if jobotel's middleware stands before this one.
 func Middleware(logger *slog.Logger) jobs.Middleware {
@@ -78,9 +79,12 @@ func (l *log) work(ctx context.Context, job *jobs.Info, next func(context.Contex
 	start := time.Now()
 	returned := false
 	defer func() {
+		delay, snoozed := jobs.SnoozeDelay(err)
 		switch duration := time.Since(start); {
 		case !returned:
 			l.to().WarnContext(ctx, "handler failed", append(a.fields(), "duration", duration, "error", "it ended its goroutine (runtime.Goexit)")...)
+		case snoozed && !jobs.IsPermanent(err):
+			l.to().InfoContext(ctx, "handler snoozed", append(a.fields(), "duration", duration, "delay", delay)...)
 		case err != nil:
 			l.to().WarnContext(ctx, "handler failed", append(a.fields(), "duration", duration, "error", firstLine(err))...)
 		case l.to().Enabled(ctx, slog.LevelInfo):

@@ -74,9 +74,9 @@ func TestLines(t *testing.T) {
 	var b book
 	log := joblog.Middleware(logger(&b, slog.LevelDebug))
 	on := (&jobs.Producer{Middleware: []jobs.Middleware{log}}).On(db)
-	works, fails, panics, exits := kind("works"), kind("fails"), kind("panics"), kind("exits")
+	works, fails, panics, exits, sleeps := kind("works"), kind("fails"), kind("panics"), kind("exits"), kind("sleeps")
 	ids := map[string]float64{}
-	for _, s := range []*jobs.Spec[task, jobs.None]{works, fails, panics, exits} {
+	for _, s := range []*jobs.Spec[task, jobs.None]{works, fails, panics, exits, sleeps} {
 		ref, err := jobs.Enqueue(t.Context(), on, s, task{"hush"}, jobs.Key("hush"+s.Kind), jobs.Headers(map[string]string{"hush": "hush"}))
 		if err != nil {
 			t.Fatal(err)
@@ -95,6 +95,8 @@ func TestLines(t *testing.T) {
 		return nil
 	})
 	worker.HandleNone(&reg, fails, func(context.Context, *jobs.Job[task]) error { return errors.New("no luck\nsecond line") })
+	slept := make(chan struct{})
+	worker.HandleNone(&reg, sleeps, func(context.Context, *jobs.Job[task]) error { defer close(slept); return jobs.Snooze(time.Hour) })
 	worker.HandleNone(&reg, panics, func(context.Context, *jobs.Job[task]) error { panic("ouch") })
 	worker.HandleNone(&reg, exits, func(context.Context, *jobs.Job[task]) error { runtime.Goexit(); return nil })
 	w, err := worker.New(db, &reg, worker.Config{Logger: logger(&b, slog.LevelInfo), Middleware: []jobs.Middleware{log}})
@@ -104,7 +106,11 @@ func TestLines(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
+	<-slept
 	for kind, id := range ids {
+		if kind == "sleeps" {
+			continue
+		}
 		await, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, err := jobs.RefTo(&jobs.Spec[task, jobs.None]{Kind: kind}, int64(id)).Await(await, db)
 		if cancel(); await.Err() == context.DeadlineExceeded || (err == nil) != (kind == "works") && !errors.Is(err, jobs.ErrNoRecord) {
@@ -129,6 +135,7 @@ func TestLines(t *testing.T) {
 		{"handler failed", "fails", "WARN", "no luck", []string{"duration", "error"}},
 		{"handler failed", "panics", "WARN", "panic: ouch", []string{"duration", "error"}},
 		{"handler failed", "exits", "WARN", "it ended its goroutine (runtime.Goexit)", []string{"duration", "error"}},
+		{"handler snoozed", "sleeps", "INFO", "", []string{"duration", "delay"}},
 		{"job is dead", "fails", "ERROR", "no luck", []string{"error"}}, // the worker's
 	} {
 		found := slices.DeleteFunc(b.lines(t, want.message), func(m map[string]any) bool { return m["kind"] != want.kind })
@@ -159,7 +166,7 @@ func TestLines(t *testing.T) {
 	if len(many) != 1 || many[0]["count"] != 2.0 || many[0]["job"] != nil {
 		t.Errorf("an enqueue of two: %v", many)
 	}
-	if len(single) != 4 || single[0]["job"] != ids["works"] || single[0]["existing"] != false || single[0]["count"] != nil {
+	if len(single) != 5 || single[0]["job"] != ids["works"] || single[0]["existing"] != false || single[0]["count"] != nil {
 		t.Errorf("enqueues of one: %v", single)
 	}
 	if failed := b.lines(t, "enqueue failed"); len(failed) != 1 || failed[0]["level"] != "WARN" || failed[0]["error"] == nil {

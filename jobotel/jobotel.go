@@ -39,6 +39,7 @@ const (
 	AttemptKey     = attribute.Key("jobgen.attempt")      // of a process span; 1 for the first
 	MaxAttemptsKey = attribute.Key("jobgen.max_attempts") // of a process span
 	WaitedKey      = attribute.Key("jobgen.waited")       // of a process span: seconds for which the job had been due
+	SnoozedKey     = attribute.Key("jobgen.snoozed")      // of a process span: seconds by which its job was put off; no failure
 	ExistingKey    = attribute.Key("jobgen.existing")     // of the send span of one job: its key was taken
 )
 
@@ -70,8 +71,9 @@ type Options struct {
 // Metrics: messaging.client.sent.messages and messaging.client.operation.duration (enqueue), and
 // messaging.client.consumed.messages and messaging.process.duration (attempts).
 //
-// A failure has an error.type: panic, exit (the handler ended its goroutine), timeout (of the kind), lease_lost, canceled
-// (by a shutdown, for one), invalid (refused to be enqueued), or else the error's Go type, beneath Permanent and RetryIn.
+// A failure has an error.type: panic, exit (the handler ended its goroutine), timeout (of the kind), deadline (of the job),
+// cancelled (the job), lease_lost, interrupted (the context ended otherwise, as at a shutdown), invalid (refused to be enqueued),
+// or else the error's Go type, beneath Permanent and RetryIn. An attempt that ends with jobs.Snooze is no failure.
 func Middleware(o Options) jobs.Middleware {
 	if o.TracerProvider == nil {
 		o.TracerProvider = otel.GetTracerProvider()
@@ -155,6 +157,10 @@ func (t *telemetry) work(ctx context.Context, job *jobs.Info, next func(context.
 	}()
 	err = next(ctx)
 	failure = errorType(ctx, err)
+	if delay, snoozed := jobs.SnoozeDelay(err); snoozed && !jobs.IsPermanent(err) {
+		failure = attribute.KeyValue{}
+		span.SetAttributes(SnoozedKey.Float64(delay.Seconds()))
+	}
 	return err
 }
 
@@ -205,12 +211,16 @@ func errorType(ctx context.Context, err error) attribute.KeyValue {
 		return is("panic")
 	case errors.As(err, &invalid):
 		return is("invalid")
+	case errors.Is(cause, jobs.ErrDeadline):
+		return is("deadline")
 	case errors.Is(cause, context.DeadlineExceeded):
 		return is("timeout")
+	case errors.Is(cause, jobs.ErrCancelled):
+		return is("cancelled")
 	case errors.Is(cause, jobs.ErrLeaseLost):
 		return is("lease_lost")
 	case cause != nil:
-		return is("canceled")
+		return is("interrupted")
 	}
 	for {
 		_, delayed := jobs.RetryDelay(err)

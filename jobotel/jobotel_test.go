@@ -318,8 +318,12 @@ func TestFailuresAreOnTheSpan(t *testing.T) {
 	slow := kind("slow")
 	slow.Timeout = 20 * time.Millisecond
 	own := kind("own")
-	for _, s := range []*jobs.Spec[task, jobs.None]{retried, slow, own, kind("panics"), kind("exits"), kind("gives up"), kind("undecodable")} {
-		if _, err := jobs.Enqueue(ctx, o.on(o.db), s, task{}); err != nil {
+	for _, s := range []*jobs.Spec[task, jobs.None]{retried, slow, own, kind("panics"), kind("exits"), kind("gives up"), kind("undecodable"), kind("snoozes"), kind("too late"), kind("is cancelled")} {
+		var opts []jobs.Option
+		if s.Kind == "too late" {
+			opts = append(opts, jobs.Within(time.Second))
+		}
+		if _, err := jobs.Enqueue(ctx, o.on(o.db), s, task{}, opts...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -335,6 +339,15 @@ func TestFailuresAreOnTheSpan(t *testing.T) {
 		worker.HandleNone(r, own, func(context.Context, *jobs.Job[task]) error {
 			return fmt.Errorf("calling: %w", context.DeadlineExceeded)
 		})
+		worker.HandleNone(r, kind("snoozes"), func(context.Context, *jobs.Job[task]) error { return jobs.Snooze(time.Hour) })
+		worker.HandleNone(r, kind("too late"), func(ctx context.Context, _ *jobs.Job[task]) error { <-ctx.Done(); return errors.New("interrupted") })
+		worker.HandleNone(r, kind("is cancelled"), func(ctx context.Context, j *jobs.Job[task]) error {
+			if _, err := jobs.Cancel(context.WithoutCancel(ctx), o.db, j.ID, "no need"); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return errors.New("interrupted")
+		})
 		worker.HandleNone(r, kind("panics"), func(context.Context, *jobs.Job[task]) error { panic("ouch") })
 		worker.HandleNone(r, kind("exits"), func(context.Context, *jobs.Job[task]) error { runtime.Goexit(); return nil })
 		worker.HandleNone(r, kind("gives up"), func(context.Context, *jobs.Job[task]) error { return jobs.Permanent(jobs.RetryIn(0, &cardError{4})) })
@@ -349,13 +362,15 @@ func TestFailuresAreOnTheSpan(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]struct{ types, status string }{
-		"retried":     {"*jobotel_test.cardError *jobotel_test.cardError -", "card refused: 51"},
-		"slow":        {"timeout", "interrupted"},
-		"own":         {"context.deadlineExceededError", "calling: context deadline exceeded"},
-		"panics":      {"panic", "panic: ouch"},
-		"exits":       {"exit", "exit"},
-		"gives up":    {"*jobotel_test.cardError", "card refused: 4"},
-		"undecodable": {"*json.UnmarshalTypeError", "payload"},
+		"retried":      {"*jobotel_test.cardError *jobotel_test.cardError -", "card refused: 51"},
+		"slow":         {"timeout", "interrupted"},
+		"own":          {"context.deadlineExceededError", "calling: context deadline exceeded"},
+		"too late":     {"deadline", "interrupted"},
+		"is cancelled": {"cancelled", "interrupted"},
+		"panics":       {"panic", "panic: ouch"},
+		"exits":        {"exit", "exit"},
+		"gives up":     {"*jobotel_test.cardError", "card refused: 4"},
+		"undecodable":  {"*json.UnmarshalTypeError", "payload"},
 	} {
 		var types []string
 		for i, s := range attempts[name] {
@@ -384,6 +399,9 @@ func TestFailuresAreOnTheSpan(t *testing.T) {
 		if got := strings.Join(types, " "); got != want.types {
 			t.Errorf("%s: error types %q, want %q", name, got, want.types)
 		}
+	}
+	if s := attempts["snoozes"]; len(s) != 1 || s[0].Status.Code != codes.Unset || attributes(s[0])["error.type"] != "" || attributes(s[0])["jobgen.snoozed"] != "3600" {
+		t.Errorf("a snooze: %+v", s)
 	}
 	measured := o.measured()
 	for name, want := range map[string]string{
@@ -415,7 +433,7 @@ func TestARefusedEnqueueIsOnTheSpan(t *testing.T) {
 		_, _ = jobs.Enqueue(t.Context(), o.on(o.db), &jobs.Spec[panics, jobs.None]{Kind: "k", Queue: "q"}, panics{})
 	}()
 	sends := o.named("enqueue q")
-	for i, want := range []string{"invalid", "canceled", "panic"} {
+	for i, want := range []string{"invalid", "interrupted", "panic"} {
 		o.has(sends[i], map[attribute.Key]string{"error.type": want, "messaging.message.id": ""})
 		if sends[i].Status.Code != codes.Error {
 			t.Errorf("%s: status %+v", want, sends[i].Status)

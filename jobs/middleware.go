@@ -27,7 +27,7 @@ type Middleware struct {
 	// Work is wrapped around one attempt: the decoding of the payload and the handler, under the kind's timeout. A panic
 	// further in comes back from next as a *PanicError; one of Work itself fails the attempt as one of the handler does.
 	// After runtime.Goexit, deferred functions run, and nothing else. What next returned as an error is the attempt's
-	// failure unless Work returns another; Permanent and RetryIn work as in a handler. Nil means success, also in
+	// failure unless Work returns another; Permanent, RetryIn and Snooze mean what they mean in a handler. Nil means success, also in
 	// place of an error, or if next was not called, with two exceptions: a kind with a result then lacks one, and what a
 	// transactional handler had written before its error would be committed; there the attempt fails. An error in place of
 	// nil fails the attempt, and rolls back a transaction. Follow-ups (Info.OnSuccess) of a handler that has failed are dropped
@@ -41,9 +41,9 @@ type Enqueueing struct {
 	Priority, MaxAttempts int
 	// Count is how many payloads the call has, at least 1. (EnqueueMany without any does nothing, and calls nothing.)
 	Count int
-	// In and At are the options of these names; zero means now.
-	In time.Duration
-	At time.Time
+	// In, At, Within and Deadline are the options of these names; zero means now, or no deadline.
+	In, Within   time.Duration
+	At, Deadline time.Time
 	// Headers are stored with each of the jobs: at first those of the option Headers, never nil. A middleware adds,
 	// replaces or deletes some before it calls next, so the innermost has the last word. They are checked as the option's
 	// are: not more than MaxHeaders bytes as JSON, no name that begins with "jobgen.".
@@ -151,7 +151,8 @@ func aroundEnqueue(ctx context.Context, ms []Middleware, e *Enqueueing, store fu
 // enqueueWithin is enqueue within ms.
 func enqueueWithin[P, R any](ctx context.Context, ms []Middleware, db DB, limit int, s *Spec[P, R], payloads []P, o options) ([]Ref[R], error) {
 	e := &Enqueueing{
-		Kind: o.Kind, Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Count: len(payloads), In: o.In, At: o.At,
+		Kind: o.Kind, Queue: o.Queue, Priority: o.Priority, MaxAttempts: o.MaxAttempts, Count: len(payloads),
+		In: o.In, At: o.At, Within: o.Within, Deadline: o.Insert.Deadline,
 		Headers: make(map[string]string, len(o.headers)+2), // room for a trace context
 	}
 	for name, value := range o.headers {

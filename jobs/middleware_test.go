@@ -70,14 +70,14 @@ func TestEnqueueMiddlewareSeesWhatIsEnqueued(t *testing.T) {
 	}))
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	refs, err := jobs.EnqueueMany(f.ctx(), look.On(f.pool), keyed, []order{{ID: "1"}, {ID: "2"}},
-		jobs.Queue("other"), jobs.Priority(3), jobs.MaxAttempts(7), jobs.In(time.Hour), jobs.At(at), jobs.Headers(map[string]string{"h": "1"}))
+		jobs.Queue("other"), jobs.Priority(3), jobs.MaxAttempts(7), jobs.In(time.Hour), jobs.At(at), jobs.Within(2*time.Hour), jobs.Deadline(at.Add(time.Hour)), jobs.Headers(map[string]string{"h": "1"}))
 	f.no(err)
 	again, err := jobs.Enqueue(f.ctx(), look.On(f.pool), keyed, order{ID: "2"})
 	f.no(err)
 	if len(seen) != 4 {
 		t.Fatalf("%d calls, want one for each enqueue", len(seen)/2)
 	}
-	want := jobs.Enqueueing{Kind: "test.keyed", Queue: "other", Priority: 3, MaxAttempts: 7, Count: 2, In: time.Hour, At: at, Headers: map[string]string{"h": "1"}}
+	want := jobs.Enqueueing{Kind: "test.keyed", Queue: "other", Priority: 3, MaxAttempts: 7, Count: 2, In: time.Hour, At: at, Within: 2 * time.Hour, Deadline: at.Add(time.Hour), Headers: map[string]string{"h": "1"}}
 	if !reflect.DeepEqual(seen[0], want) {
 		t.Errorf("before: %+v, want %+v", seen[0], want)
 	}

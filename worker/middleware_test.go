@@ -311,7 +311,7 @@ func TestThePanicStackIsOnRecord(t *testing.T) {
 	}
 }
 
-// Permanent and RetryIn mean the same from a middleware as from a handler.
+// Permanent, RetryIn and Snooze mean the same from a middleware as from a handler.
 func TestWorkMiddlewareDecidesAboutTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	db := database(t)
@@ -319,9 +319,13 @@ func TestWorkMiddlewareDecidesAboutTheNextAttempt(t *testing.T) {
 		if job.Kind == "given up" {
 			return jobs.Permanent(next(ctx))
 		}
+		if job.Kind == "put off" {
+			_ = next(ctx)
+			return jobs.Snooze(time.Hour)
+		}
 		return jobs.RetryIn(time.Hour, next(ctx))
 	}), func(r *worker.Registry) {
-		for _, k := range []string{"given up", "later"} {
+		for _, k := range []string{"given up", "later", "put off"} {
 			worker.HandleNone(r, kind(k), func(ctx context.Context, j *jobs.Job[task]) error { return misbehave(ctx, "fail") })
 		}
 	})
@@ -329,6 +333,10 @@ func TestWorkMiddlewareDecidesAboutTheNextAttempt(t *testing.T) {
 	becomes(t, db, dead.ID, "is dead at once", func(r row) bool { return r.Status == "dead" && r.Attempt == 1 })
 	later := enqueue(t, db, kind("later"), task{})
 	becomes(t, db, later.ID, "waits for an hour", func(r row) bool { return r.Status == "queued" && r.RunAt.Sub(r.DBNow) > 50*time.Minute })
+	off := enqueue(t, db, kind("put off"), task{})
+	becomes(t, db, off.ID, "is put off without an attempt", func(r row) bool {
+		return r.Status == "queued" && r.Attempt == 0 && r.RunAt.Sub(r.DBNow) > 50*time.Minute
+	})
 }
 
 // A middleware is within the kind's timeout, and sees what it was.
