@@ -30,6 +30,7 @@ type outcome struct {
 type outcomes struct {
 	mu      sync.Mutex
 	waiting []outcome
+	delayed map[*time.Timer]outcome // nil: none is to be delayed any more
 	poke    chan struct{}
 }
 
@@ -73,12 +74,37 @@ const (
 )
 
 // later puts an outcome after a moment, or at once during a shutdown, which would not wait for it.
-func (w *Worker) later(o outcome) {
-	if w.ledger.isClosed() {
-		w.outcomes.put(o)
+func (o *outcomes) later(one outcome) {
+	o.mu.Lock()
+	if o.delayed == nil {
+		o.mu.Unlock()
+		o.put(one)
 		return
 	}
-	time.AfterFunc(laterDelay, func() { w.outcomes.put(o) })
+	defer o.mu.Unlock()
+	var timer *time.Timer
+	timer = time.AfterFunc(laterDelay, func() {
+		o.mu.Lock()
+		_, still := o.delayed[timer]
+		delete(o.delayed, timer)
+		o.mu.Unlock()
+		if still {
+			o.put(one)
+		}
+	})
+	o.delayed[timer] = one
+}
+
+// hurry puts what later has delayed, and lets nothing be delayed any more.
+func (o *outcomes) hurry() {
+	o.mu.Lock()
+	delayed := o.delayed
+	o.delayed = nil
+	o.mu.Unlock()
+	for timer, one := range delayed {
+		timer.Stop()
+		o.put(one)
+	}
 }
 
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
@@ -170,7 +196,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			w.refuse(ctx, stop, batch[0], refused)
 			return
 		case locked:
-			w.later(batch[0]) // by itself; the others go on
+			w.outcomes.later(batch[0]) // by itself; the others go on
 			return
 		}
 		w.contact.failed(w.log, "store outcomes", err)

@@ -50,7 +50,7 @@ func (w *Worker) run(h *hold) {
 	err := w.store.InTx(h.ctx, h.owner, func(tx any, finish func(engine.Success) error) error {
 		result, err := invoke(h, tx)
 		if err != nil {
-			return err
+			return w.starved(h, err)
 		}
 		o.verdict = true
 		h.finishing.Store(true)
@@ -75,6 +75,15 @@ func (h *hold) finished(err error) error {
 func (h *hold) late(err error) error {
 	if end := h.timeout.Load(); err != nil && end != nil && end.at < now() {
 		return fmt.Errorf("%w: %w", end.cause, err)
+	}
+	return err
+}
+
+// starved adds to the failure of a transactional handler that ran out of time what it may have waited for.
+func (w *Worker) starved(h *hold, err error) error {
+	end := h.timeout.Load()
+	if failed, is := err.(*failedError); is && end != nil && end.at < now() && w.store.TxFull() {
+		failed.Failure.Error += fmt.Sprintf("\n(all %d connections of the pool given to worker.New were in use then: a transactional handler that takes another one than its transaction's can wait for itself)", w.store.TxLimit())
 	}
 	return err
 }
@@ -190,7 +199,7 @@ func (w *Worker) conclude(o outcome, cause error) {
 		// The handler was not called, so no attempt is spent. A moment later, because the reason may last.
 		w.log.Warn("no transaction for a handler; its job goes back", "job", h.ID, "kind", h.Kind, "error", firstLine(o.err))
 		o.release = true
-		w.later(o)
+		w.outcomes.later(o)
 	default:
 		o.unsure = o.verdict && errors.Is(o.err, engine.ErrUnknown)
 		w.outcomes.put(o)

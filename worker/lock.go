@@ -197,6 +197,8 @@ func (w *Worker) runLocked(job engine.Locked) {
 	if err == nil {
 		o.verdict = true
 		err = h.late(h.finished(job.Finish(h.ctx, h.owner, h.success(result))))
+	} else {
+		err = w.starved(h, err)
 	}
 	o.err = err
 }

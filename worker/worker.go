@@ -55,7 +55,7 @@ type Worker struct {
 	fleet   atomic.Int64 // workers whose lease stands, as of the last heartbeat
 }
 
-// New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (five at most); the
+// New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (six at most); the
 // transactions of transactional handlers come from pool. Every mistake in the registry and the configuration is returned,
 // joined. It does not touch the database.
 func New(pool *pgxpool.Pool, r *Registry, cfg Config) (*Worker, error) {
@@ -72,7 +72,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 	return &Worker{
 		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
-		outcomes: outcomes{poke: make(chan struct{}, 1)}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}, nil
 }
@@ -174,6 +174,7 @@ func (w *Worker) RunUntilSignal(ctx context.Context) error {
 // shutdown ends what runs, after claiming has stopped.
 func (w *Worker) shutdown() error {
 	w.ledger.close()
+	w.outcomes.hurry()
 	for _, h := range w.ledger.unstarted() {
 		w.outcomes.put(outcome{hold: h, release: true})
 	}

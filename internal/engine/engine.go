@@ -310,9 +310,11 @@ type Store interface {
 	// worker is at it.
 	Adopt(ctx context.Context, id uuid.UUID, c *Claimed, ran time.Duration) (fence int64, err error)
 
-	// TxType is the type of tx in InTx and of Locked, and TxLimit how many can be open at once.
+	// TxType is the type of tx in InTx and of Locked, TxLimit how many can be open at once, and TxFull tells whether no
+	// further one can.
 	TxType() reflect.Type
 	TxLimit() int
+	TxFull() bool
 	Close()
 }
 

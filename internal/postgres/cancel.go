@@ -109,7 +109,7 @@ func (s *Store) purgeCancels(ctx context.Context) (int64, error) {
 		return 0, translate(err)
 	}
 	for _, u := range unheard {
-		err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		err := s.work.begin(ctx, func(tx pgx.Tx) error {
 			q := gen.New(tx)
 			reason, err := q.TakeCancel(ctx, gen.TakeCancelParams(u))
 			if err != nil {

@@ -32,6 +32,8 @@ func translate(err error) error {
 			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
 		case pg.Code == "55P03":
 			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
+		case pg.Code == "53300":
+			return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)
 		case pg.Code == "26000" || pg.Code == "42P05":
 			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol), or directly: %w", err)
 		case strings.HasPrefix(pg.Code, "08") && !errors.As(err, &conn):
@@ -61,10 +63,10 @@ func explain(err error) error {
 		return fmt.Errorf("jobgen: %s; create it or correct the connection string", pg.Message)
 	case errors.As(err, &pg) && pg.Code == "42501":
 		return fmt.Errorf("jobgen: %s; grant this role usage of schema jobgen and of its tables and sequences", pg.Message)
-	case errors.As(err, &pg) && pg.Code == "53300":
-		return fmt.Errorf("jobgen: the server has no connection left (%s); raise max_connections or make pools smaller", pg.Message)
 	case errors.As(err, &pg) && pg.Code == "25006":
 		return errReadOnly
+	case errors.As(err, &pg) && pg.Code == "53300":
+		return translate(err)
 	case errors.As(err, &conn) && errors.As(err, &pg) && strings.HasPrefix(pg.Code, "08"):
 		return fmt.Errorf("jobgen: the pooler refused the connection (%s); look at its limits (max_client_conn, max_db_connections, pool sizes) and at its log", pg.Message)
 	case errors.As(err, &conn):

@@ -173,7 +173,7 @@ func (s *session) send(ctx context.Context, sql string, args []any) *sharedRows 
 	}
 	var b pgx.Batch
 	b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
-	_, _ = gen.New(queue{&b}).Session(ctx, gen.SessionParams{IsLocal: true, LockTimeout: s.lockTimeout})
+	_, _ = gen.New(queued{&b}).Session(ctx, gen.SessionParams{IsLocal: true, LockTimeout: s.lockTimeout})
 	b.Queue(sql, args...)
 	b.Queue("commit")
 	r := &sharedRows{ctx: ctx, conn: conn, results: conn.SendBatch(ctx, &b)}
@@ -188,16 +188,6 @@ func (s *session) send(ctx context.Context, sql string, args []any) *sharedRows 
 	}
 	return r
 }
-
-// queue turns a generated query into a part of a batch.
-type queue struct{ *pgx.Batch }
-
-func (q queue) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	q.Queue(sql, args...)
-	return pgconn.CommandTag{}, nil
-}
-func (queue) Query(context.Context, string, ...any) (pgx.Rows, error) { panic("not queued") }
-func (queue) QueryRow(context.Context, string, ...any) pgx.Row        { panic("not queued") }
 
 // sharedRows are rows of a statement in a transaction of its own. They end without an error only if it has committed.
 type sharedRows struct {

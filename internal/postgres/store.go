@@ -16,8 +16,9 @@ import (
 	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
-// storeConns: one each for claim, heartbeat and upkeep, and one that the listener takes out for good, so that none of them
-// waits for another or for the application's handlers.
+// storeConns: one each for claim, heartbeat, upkeep, and what the other loops ask now and then, so that none of them waits
+// for another or for the application's handlers. The listener takes its connection out of the pool, which may then open
+// another one.
 const storeConns = 4
 
 const pingTimeout = 5 * time.Second
@@ -30,7 +31,7 @@ const outcomeLockTimeout = "100ms"
 type Store struct {
 	app      *pgxpool.Pool
 	pool     *pgxpool.Pool
-	route    *route
+	work     *session
 	q        *gen.Queries
 	outcomes *session // one connection, with a lock_timeout
 	ended    *gen.Queries
@@ -45,8 +46,16 @@ func (s *Store) TxType() reflect.Type { return TxType() }
 
 func (s *Store) TxLimit() int { return int(s.app.Config().MaxConns) }
 
+func (s *Store) TxFull() bool {
+	stat := s.app.Stat()
+	return stat.AcquiredConns() >= stat.MaxConns()
+}
+
 // Open makes a worker's store. The caller closes it.
 func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
+	if app == nil {
+		return nil, errors.New("jobgen: the pool given to worker.New is nil")
+	}
 	var r route
 	work, err := openPool(ctx, app, &r, storeConns, "0")
 	if err != nil {
@@ -57,7 +66,7 @@ func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 		work.pool.Close()
 		return nil, err
 	}
-	return &Store{app: app, pool: work.pool, route: &r, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes)}, nil
+	return &Store{app: app, pool: work.pool, work: work, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes)}, nil
 }
 
 // openPool makes a pool like the application's, with the settings of a worker's session.
@@ -318,7 +327,7 @@ func (s *Store) Control(ctx context.Context, w *engine.Worker) (c engine.Control
 func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken, controlled func()) error {
 	pooled, err := s.pool.Acquire(ctx)
 	switch {
-	case err == nil && s.route.kind.Load() == shared:
+	case err == nil && s.work.route.kind.Load() == shared:
 		pooled.Release()
 		return engine.ErrDeaf
 	case errors.Is(err, errShared):
