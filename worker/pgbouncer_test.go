@@ -62,7 +62,9 @@ func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 				execute(t, db, fmt.Sprintf("ALTER DATABASE %s SET datestyle = '%s'", pgx.Identifier{one[string](t, db, "SELECT current_database()")}.Sanitize(), style))
 				through := pgbouncer.Start(t, db, "default_pool_size = 4").Pool(mode(m), "pool_max_conns=4")
 				plain, withKey, tx := kind("p.plain"), keyed("p.keyed"), answering("p.tx")
-				fails := answering("p.fails")
+				locked := answering("p.locked")
+				locked.Lock = true
+				fails, stops := answering("p.fails"), answering("p.stops")
 				var tries atomic.Int64
 				w := start(t, through, worker.Config{}, func(r *worker.Registry) {
 					worker.HandleNone(r, plain, func(ctx context.Context, j *jobs.Job[task]) error {
@@ -76,6 +78,13 @@ func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 							return "", err
 						}
 						return "tx", leave(ctx, tx, j.Payload.N, "tx")
+					})
+					worker.HandleTx(r, locked, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+						return "locked", leave(ctx, tx, j.Payload.N, "locked")
+					})
+					worker.Handle(r, stops, func(ctx context.Context, j *jobs.Job[task]) (string, error) {
+						<-ctx.Done()
+						return "", context.Cause(ctx)
 					})
 					worker.Handle(r, fails, func(ctx context.Context, j *jobs.Job[task]) (string, error) {
 						if tries.Add(1) == 1 {
@@ -118,9 +127,18 @@ func TestEverythingWorksThroughAPoolerInTransactionMode(t *testing.T) {
 				if got, err := await(t, through, enqueue(t, through, fails, task{})); got != "second time" || err != nil {
 					t.Errorf("got %q, %v", got, err)
 				}
+				if got, err := await(t, through, enqueue(t, through, locked, task{N: 9})); got != "locked" || err != nil {
+					t.Errorf("got %q, %v", got, err)
+				}
+				// Cancelled while it runs, and without a notification.
+				stop := enqueue(t, through, stops, task{})
+				eventually(t, soon, "the job runs", func() bool { return look(t, db, stop.ID).Status == "running" })
+				if _, err := jobs.Cancel(ctx, through, stop.ID, "not \\ 'needed'"); err != nil {
+					t.Error(err)
+				}
 				drained(t, db, soon)
 				got := fmt.Sprint(all[string](t, db, `SELECT what || ' ' || count(*) || ' ' || count(DISTINCT n) FROM effect GROUP BY what ORDER BY what COLLATE "C"`))
-				if want := "[ 50 50 follows 1 1 in a transaction 1 1 keyed 3 3 tx 1 1]"; got != want {
+				if want := "[ 50 50 follows 1 1 in a transaction 1 1 keyed 3 3 locked 1 1 tx 1 1]"; got != want {
 					t.Errorf("effects %s, want %s", got, want)
 				}
 				if n := one[int](t, db, `SELECT count(*) FROM jobgen.wake`); n != 0 {
@@ -343,5 +361,38 @@ func TestAMigrationThatGetsNoSecondConnectionSaysSo(t *testing.T) {
 	err := jobs.Migrate(t.Context(), pgbouncer.Start(t, db, "default_pool_size = 1").Pool())
 	if err == nil || !strings.Contains(err.Error(), "default_pool_size") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What is a queue's name in the text of a statement is one in the simple protocol too.
+func TestQueuesOfAnyNameWorkBehindAPooler(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	pooler := pgbouncer.Start(t, db, "default_pool_size = 4")
+	names := []string{"Capitals", "with spaces ", `"quoted"`, `it's`, `back\slash\`, "$1 ? :a @b", "; DROP TABLE effect; --", "/*", "schlüssel 🗝", "a\nb", strings.Repeat("q", jobs.MaxName)}
+	for i, m := range modes {
+		through := pooler.Pool(mode(m), "pool_max_conns=2")
+		spec := kind("p.names." + m)
+		w := start(t, through, worker.Config{Queues: names}, func(r *worker.Registry) {
+			worker.HandleNone(r, spec, func(ctx context.Context, j *jobs.Job[task]) error {
+				return leave(ctx, through, j.Payload.N, m+j.Queue)
+			})
+		})
+		for _, name := range names {
+			enqueue(t, through, spec, task{N: i}, jobs.Queue(name))
+		}
+		drained(t, db, soon)
+		for _, name := range names {
+			if n := one[int](t, db, `SELECT count(*) FROM effect WHERE what = $1`, m+name); n != 1 {
+				t.Errorf("%s: the job of queue %q had %d effects", m, name, n)
+			}
+		}
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		var invalid *jobs.InvalidError
+		if _, err := jobs.Enqueue(t.Context(), through, spec, task{}, jobs.Queue(strings.Repeat("q", 200))); !errors.As(err, &invalid) {
+			t.Errorf("a name of 200 bytes: %v", err)
+		}
 	}
 }

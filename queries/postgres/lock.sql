@@ -5,7 +5,8 @@ SELECT set_config('jobgen.seqscan', current_setting('enable_seqscan'), true), se
        set_config('jobgen.sort', current_setting('enable_sort'), true), set_config('enable_sort', 'off', true),
        set_config('jobgen.incremental_sort', current_setting('enable_incremental_sort'), true), set_config('enable_incremental_sort', 'off', true),
        set_config('jobgen.plan_cache_mode', current_setting('plan_cache_mode'), true), set_config('plan_cache_mode', 'force_generic_plan', true),
-       set_config('jobgen.jit', current_setting('jit'), true), set_config('jit', 'off', true);
+       set_config('jobgen.jit', current_setting('jit'), true), set_config('jit', 'off', true),
+       set_config('jobgen.datestyle', current_setting('datestyle'), true), set_config('datestyle', 'ISO', true);
 
 -- name: Unplan :exec
 -- Unplan gives the handler the settings of its connection back.
@@ -13,7 +14,8 @@ SELECT set_config('enable_seqscan', current_setting('jobgen.seqscan'), true),
        set_config('enable_sort', current_setting('jobgen.sort'), true),
        set_config('enable_incremental_sort', current_setting('jobgen.incremental_sort'), true),
        set_config('plan_cache_mode', current_setting('jobgen.plan_cache_mode'), true),
-       set_config('jit', current_setting('jobgen.jit'), true);
+       set_config('jit', current_setting('jobgen.jit'), true),
+       set_config('datestyle', current_setting('jobgen.datestyle'), true);
 
 -- name: Savepoint :exec
 -- Savepoint is what a handler's transaction goes back to when it has failed: the row lock stays, what the handler did goes.
