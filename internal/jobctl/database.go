@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -45,6 +46,9 @@ func (c *cli) connect(ctx context.Context) (*database, error) {
 	conn := config.ConnConfig
 	conn.ConnectTimeout = cmp.Or(conn.ConnectTimeout, connectTimeout)
 	conn.RuntimeParams["application_name"] = cmp.Or(conn.RuntimeParams["application_name"], "jobctl")
+	if conn.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // works through any pooler
+	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -36,8 +36,7 @@ func translate(err error) error {
 			return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)
 		case pg.Code == "26000" || pg.Code == "42P05":
 			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol), or directly: %w", err)
-		case strings.HasPrefix(pg.Code, "08") && !errors.As(err, &conn):
-			// A pooler's word for its connection to the server: what the server has done of the statement it does not know.
+		case relayed(pg) && !errors.As(err, &conn):
 			return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
 		case slices.Contains(refusals, pg.Code[:min(2, len(pg.Code))]):
 			return &engine.ValueError{Err: err}
@@ -49,6 +48,10 @@ func translate(err error) error {
 	}
 	return err
 }
+
+// relayed tells whether an error is a pooler's word for the end of its connection to the server: what the server has done of
+// the statement it does not know.
+func relayed(pg *pgconn.PgError) bool { return strings.HasPrefix(pg.Code, "08") }
 
 // explain is translate for the first contact with a database: one sentence that says what to do.
 func explain(err error) error {
@@ -67,7 +70,7 @@ func explain(err error) error {
 		return errReadOnly
 	case errors.As(err, &pg) && pg.Code == "53300":
 		return translate(err)
-	case errors.As(err, &conn) && errors.As(err, &pg) && strings.HasPrefix(pg.Code, "08"):
+	case errors.As(err, &conn) && errors.As(err, &pg) && relayed(pg):
 		return fmt.Errorf("jobgen: the pooler refused the connection (%s); look at its limits (max_client_conn, max_db_connections, pool sizes) and at its log", pg.Message)
 	case errors.As(err, &conn):
 		return &unreachable{conn}

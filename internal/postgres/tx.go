@@ -68,7 +68,7 @@ func usable(tx pgx.Tx) error {
 func commit(ctx context.Context, tx pgx.Tx) error {
 	err := tx.Commit(ctx)
 	var pg *pgconn.PgError
-	if err == nil || errors.As(err, &pg) || errors.Is(err, pgx.ErrTxCommitRollback) {
+	if err == nil || errors.As(err, &pg) && !relayed(pg) || errors.Is(err, pgx.ErrTxCommitRollback) {
 		return err
 	}
 	return fmt.Errorf("%w: COMMIT: %w", engine.ErrUnknown, err)
