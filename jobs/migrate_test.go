@@ -73,7 +73,7 @@ func TestTenProcessesMayMigrateAtOnce(t *testing.T) {
 	for range 10 {
 		own := with(t, pool, func(c *pgxpool.Config) { c.MaxConns = 1 })
 		all.Go(func() {
-			done, err := postgres.Migrate(t.Context(), own)
+			done, err := postgres.Migrate(t.Context(), own, func(error) {})
 			if err != nil {
 				t.Error(err)
 			}

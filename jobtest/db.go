@@ -112,7 +112,7 @@ func migrate(ctx context.Context, url string) error {
 		return err
 	}
 	defer pool.Close()
-	_, err = postgres.Migrate(ctx, pool)
+	_, err = postgres.Migrate(ctx, pool, func(error) {})
 	return err
 }
 

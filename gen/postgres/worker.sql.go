@@ -144,6 +144,18 @@ func (q *Queries) LockMigrations(ctx context.Context) (bool, error) {
 	return locked, err
 }
 
+const oldestBeside = `-- name: OldestBeside :one
+SELECT oldest FROM jobgen.compatibility WHERE version = $1
+`
+
+// OldestBeside is the oldest schema whose programs go on working beside the one of @version.
+func (q *Queries) OldestBeside(ctx context.Context, version int64) (int64, error) {
+	row := q.db.QueryRow(ctx, oldestBeside, version)
+	var oldest int64
+	err := row.Scan(&oldest)
+	return oldest, err
+}
+
 const register = `-- name: Register :exec
 INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, lease_until)
 VALUES ($1, $2, $3, $4, $5::text[], $6::text[], clock_timestamp() + $7::bigint * interval '1 microsecond')

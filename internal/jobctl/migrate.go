@@ -35,7 +35,9 @@ jobs.Migrate: one works, the others wait for it.`,
 				return err
 			}
 			defer db.pool.Close()
-			done, err := postgres.Migrate(cmd.Context(), db.pool)
+			done, err := postgres.Migrate(cmd.Context(), db.pool, func(error) {
+				fmt.Fprintln(cmd.ErrOrStderr(), "another transaction uses a table that a migration changes; trying again until it has ended (Ctrl-C gives up)")
+			})
 			out := struct {
 				Applied []migration `json:"applied"`
 			}{[]migration{}}

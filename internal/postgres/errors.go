@@ -30,7 +30,7 @@ func translate(err error) error {
 		switch {
 		case pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42703":
 			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
-		case pg.Code == "55P03":
+		case pg.Code == lockNotAvailable:
 			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
 		case pg.Code == "53300":
 			return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -26,19 +27,42 @@ type Migration struct {
 	AppliedAt time.Time
 }
 
-// Migrate brings the schema up to this library's version and returns the steps it took. Any number of processes may call
-// it at once: one works, the others wait for it. It uses a connection of its own beside the pool's.
-func Migrate(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
+// Migrate brings the schema up to this library's version and returns the steps it took, also those before one that failed.
+// Any number of processes may call it at once: one works, the others wait for it. It uses connections of its own beside
+// the pool's. A step that needs a lock which it does not get soon is tried again until ctx ends, and waiting is told each time.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, waiting func(error)) ([]Migration, error) {
 	var done []Migration
 	err := migrating(ctx, pool, func(p *goose.Provider) error {
-		results, err := p.Up(ctx)
-		for _, r := range results {
-			done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path})
+		for {
+			results, err := p.Up(ctx)
+			var part *goose.PartialError
+			if errors.As(err, &part) {
+				results = part.Applied
+			}
+			for _, r := range results {
+				done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path})
+			}
+			var pg *pgconn.PgError
+			if !errors.As(err, &pg) || pg.Code != lockNotAvailable {
+				return err
+			}
+			waiting(pg)
+			select {
+			case <-ctx.Done():
+				return err
+			case <-time.After(lockPause):
+			}
 		}
-		return err
 	})
 	return done, err
 }
+
+// lockNotAvailable is what a step fails with after the lock_timeout that it sets; lockPause is how long what had to queue
+// behind it gets before the next try.
+const (
+	lockNotAvailable = "55P03"
+	lockPause        = time.Second
+)
 
 // Migrations lists all steps. It only reads, and waits for nobody: without the schema, all steps wait. Of a schema newer
 // than this library it lists the steps it does not know too, without a name, and returns an error beside them.
@@ -55,7 +79,7 @@ func Migrations(ctx context.Context, pool *pgxpool.Pool) ([]Migration, error) {
 		}
 		all[i].AppliedAt = r.AppliedAt
 	}
-	return all, compare(all[len(all)-1].Version)
+	return all, compare(ctx, gen.New(pool), all[len(all)-1].Version)
 }
 
 // steps are the embedded migrations, in their order.
@@ -98,7 +122,7 @@ func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) 
 	switch err := checkVersion(second, q); {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return fmt.Errorf("jobgen: a migration needs two connections at once, and the second did not come within %s; let the pooler open two at least (default_pool_size), or connect to the database directly: %w", secondTime, err)
-	case err != nil && !errors.Is(err, engine.ErrNotMigrated):
+	case !errors.Is(err, engine.ErrNotMigrated): // nil: there is nothing to do
 		return err
 	}
 	if err := q.CreateSchema(ctx); err != nil {
@@ -159,12 +183,20 @@ func checkVersion(ctx context.Context, q *gen.Queries) error {
 	case have.ReadOnly && have.Version <= newest():
 		return errReadOnly
 	}
-	return compare(have.Version)
+	return compare(ctx, q, have.Version)
 }
 
-func compare(have int64) error {
+// compare allows a newer schema beside which programs of this version go on working, as the schema itself says: during a
+// deployment they do, and start too (a process that restarts, a roll-back).
+func compare(ctx context.Context, q *gen.Queries, have int64) error {
 	switch need := newest(); {
 	case have > need:
+		oldest, err := q.OldestBeside(ctx, have)
+		if err == nil && oldest <= need {
+			return nil
+		} else if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return explain(err)
+		}
 		return fmt.Errorf("jobgen: the database has schema version %d and this program knows %d; deploy a program built with a newer jobgen", have, need)
 	case have < need:
 		return fmt.Errorf("%w (it has version %d, this program needs %d)", engine.ErrNotMigrated, have, need)

@@ -29,7 +29,7 @@ func (o Operator) Check(ctx context.Context) error {
 	if err != nil {
 		return explain(err)
 	}
-	return compare(row.Version)
+	return compare(ctx, o.q(), row.Version)
 }
 
 // Now is the database's time.

@@ -76,6 +76,10 @@ SELECT pg_backend_pid()::int AS pid;
 SELECT coalesce(max(version_id), 0)::bigint AS version, (pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on')::bool AS read_only
 FROM jobgen.schema_version WHERE is_applied;
 
+-- name: OldestBeside :one
+-- OldestBeside is the oldest schema whose programs go on working beside the one of @version.
+SELECT oldest FROM jobgen.compatibility WHERE version = @version;
+
 -- name: LockMigrations :one
 -- LockMigrations serialises those who migrate, without waiting: whoever waited for it in a transaction would keep a pooler's
 -- connection from the one who has it. The lock ends with the transaction; a session's would be left behind in a pooler's

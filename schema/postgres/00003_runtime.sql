@@ -2,6 +2,10 @@
 -- cost a job that does not use them nothing but its bit in the row's null map, which claimed_at has made necessary anyway.
 
 -- +goose Up
+-- Behind a long transaction, the lock that ALTER TABLE waits for would make every enqueue and claim wait behind it. The one
+-- who migrates tries again.
+SET LOCAL lock_timeout = '2s';
+
 ALTER TABLE jobgen.jobs
   ADD COLUMN deadline      timestamptz, -- after it the job is not worth running; null: always
   ADD COLUMN snoozes       integer,     -- how often its handler has put it off; null: never
