@@ -2,7 +2,7 @@
 -- cost a job that does not use them nothing but its bit in the row's null map, which claimed_at has made necessary anyway.
 
 -- +goose Up
--- Behind a long transaction, the lock that ALTER TABLE waits for would make every enqueue and claim wait behind it. The one
+-- Behind a long transaction, a change of jobs that waits for its lock would make every enqueue and claim wait behind it. The one
 -- who migrates tries again.
 SET LOCAL lock_timeout = '2s';
 
