@@ -313,6 +313,8 @@ func (q *queue) settle() {
 	q.exec(`UPDATE jobgen.jobs SET created_at = clock_timestamp() - interval '3 hours 30 minutes 30 seconds',
 		claimed_at = claimed_at - interval '2 hours 30 seconds', run_at = run_at - interval '30 minutes 30 seconds'`)
 	q.exec(`UPDATE jobgen.job_attempt SET ended_at = ended_at - interval '2 hours', started_at = ended_at - interval '2 hours 1.25 seconds'`)
+	q.exec(`UPDATE jobgen.job_archive SET created_at = created_at - interval '3 hours 30 minutes 30 seconds',
+		finished_at = finished_at - interval '2 hours 30 seconds', expires_at = expires_at + interval '30 minutes 30 seconds'`)
 	q.exec(`UPDATE jobgen.job_result SET finished_at = finished_at - interval '20 minutes 30 seconds', expires_at = expires_at + interval '30 minutes 30 seconds'`)
 }
 

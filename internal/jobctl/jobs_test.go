@@ -489,3 +489,48 @@ func TestMoreIdsThanOneStatementTakes(t *testing.T) {
 		t.Errorf("not in order: %s", o.out)
 	}
 }
+
+func TestCancelSaysOfEachJobWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	w := q.worker()
+	finished := enqueue(q, chargeCard, charge{"o-1", 1}, jobs.Key("order o-1"))
+	q.finish(w, 1, "")
+	running := enqueue(q, sendMail, charge{"running", 2})
+	q.claim(w, 1)
+	waiting := enqueue(q, chargeCard, charge{"o-2", 2}, jobs.Key("order o-2"), jobs.Within(time.Hour), jobs.Headers(map[string]string{"h": "1"}))
+	q.ctl("jobs", "show", id(waiting)).want(0, "deadline    ", "(in 59m)")
+	q.exec("UPDATE jobgen.jobs SET snoozes = 3 WHERE id = $1", waiting)
+	q.ctl("jobs", "show", id(waiting)).want(0, "put off     3 times")
+
+	args := []string{"jobs", "cancel", id(waiting), id(running), id(finished), "4711", "--reason", "customer left\x1b[2J"}
+	o := q.ctl(args...).want(1, "2 of 4 not cancelled").clean(0)
+	if want := fmt.Sprintf("job %d is cancelled\njob %d runs; its worker is asked to stop it\njob %d had finished\njob 4711 is unknown: nothing is on record\n", waiting, running, finished); o.out != want {
+		t.Errorf("stdout is %q", o.out)
+	}
+	var v struct{ Jobs []struct{ Status string } }
+	q.ctl(append(args, "--json")...).want(1).decode(&v)
+	if got := fmt.Sprint(v); got != "{[{already cancelled} {asked} {finished} {unknown}]}" {
+		t.Errorf("got %s", got)
+	}
+	q.ctl("jobs", "cancel").want(2, "by their ids")
+	q.ctl("jobs", "requeue", id(waiting)).want(1, "is cancelled", "enqueue the work anew")
+	q.ctl("jobs", "show", id(running)).want(0, "is running", "customer left")
+	q.settle()
+	q.ctl("jobs", "show", id(waiting)).want(0).clean(80).golden("show_cancelled.txt")
+	var s struct {
+		Status   string
+		Archived struct {
+			Reason    string
+			Payload   charge
+			ExpiresAt time.Time `json:"expires_at"`
+		}
+	}
+	if q.ctl("jobs", "show", id(waiting), "--json").decode(&s); s.Status != "cancelled" || s.Archived.Payload != (charge{"o-2", 2}) || s.Archived.ExpiresAt.Location() != time.UTC {
+		t.Errorf("got %+v", s)
+	}
+	// Its key is free.
+	if again := enqueue(q, chargeCard, charge{"o-2", 2}, jobs.Key("order o-2")); again == waiting {
+		t.Error("enqueued again, it is the same job")
+	}
+}

@@ -171,6 +171,10 @@ func refusals(ctx context.Context, op postgres.Operator, ids []int64) ([]refusal
 	if err != nil {
 		return nil, err
 	}
+	archived, err := op.Archived(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
 	now, err := op.Now(ctx)
 	if err != nil {
 		return nil, err
@@ -180,6 +184,10 @@ func refusals(ctx context.Context, op postgres.Operator, ids []int64) ([]refusal
 		r := refusal{ID: id, Status: "unknown", reason: "is unknown: nothing is on record"}
 		if at := slices.IndexFunc(results, func(r engine.Result) bool { return r.JobID == id && r.FinishedAt != nil }); at >= 0 {
 			r = refusal{id, "finished", fmt.Sprintf("has finished, %s ago; enqueue the work anew if it must run again", age(now.Sub(*results[at].FinishedAt)))}
+		}
+		if at := slices.IndexFunc(archived, func(a engine.Archived) bool { return a.ID == id }); at >= 0 {
+			a := archived[at]
+			r = refusal{id, a.Status, fmt.Sprintf("is %s, %s ago; enqueue the work anew if it must run after all", a.Status, age(now.Sub(a.FinishedAt)))}
 		}
 		if at := slices.IndexFunc(jobs, func(j engine.Job) bool { return j.ID == id }); at >= 0 {
 			j := jobs[at]

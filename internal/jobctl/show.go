@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
@@ -165,7 +166,7 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		field("kind", "%s, version %d", a.Kind, a.Version)
 		field("queue", "%s", a.Queue)
 		if a.Key != "" {
-			field("key", "%s, free again", a.Key)
+			field("key", "%s (not taken by this job any more)", a.Key)
 		}
 		if a.Reason != "" {
 			field("reason", "%s", a.Reason)
@@ -229,7 +230,11 @@ func (c *cli) writeHistory(w io.Writer, s story, full bool) {
 		fmt.Fprintf(w, "  … %d earlier; --full shows all\n", n)
 	}
 	for _, a := range shown {
-		fmt.Fprintf(w, "  %d  %s %s, after %s\n", a.Attempt, c.time(a.StartedAt), a.Outcome, took(a.EndedAt.Sub(a.StartedAt)))
+		after := ", after " + took(a.EndedAt.Sub(a.StartedAt))
+		if a.WorkerID == uuid.Nil { // cancelled while it waited
+			after = ""
+		}
+		fmt.Fprintf(w, "  %d  %s %s%s\n", a.Attempt, c.time(a.StartedAt), a.Outcome, after)
 		writeLines(w, "     ", a.Error, most)
 	}
 	// As a rule the last error is that of the last attempt; the history may have been purged.

@@ -119,18 +119,12 @@ func (o Operator) Show(ctx context.Context, id int64) (s Story, err error) {
 	if len(found) > 0 {
 		s.Result = &found[0]
 	}
-	archived, err := q.Archived(ctx, gen.ArchivedParams{Ids: []int64{id}, Kinds: []string{}})
+	archived, err := archived(ctx, q, []int64{id})
 	if err != nil {
-		return s, translate(err)
+		return s, err
 	}
-	for _, r := range archived {
-		s.Archived = &engine.Archived{
-			ID: r.JobID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Attempt: int(r.Attempt),
-			Crashes: int(r.Crashes), Reason: r.Reason, CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Payload: r.Payload,
-		}
-		if s.Archived.Headers, err = decodeHeaders(id, r.Headers); err != nil {
-			return s, err
-		}
+	if len(archived) > 0 {
+		s.Archived = &archived[0]
 	}
 	attempts, err := q.ShowAttempts(ctx, id)
 	s.Attempts = make([]engine.Attempt, len(attempts))
@@ -150,6 +144,31 @@ func (o Operator) Cancel(ctx context.Context, id int64, reason string) (string, 
 // Results finds what is recorded of jobs, without the results themselves.
 func (o Operator) Results(ctx context.Context, ids []int64) ([]engine.Result, error) {
 	return results(ctx, o.q(), ids, false)
+}
+
+// Archived finds jobs that have left jobs and stay on record.
+func (o Operator) Archived(ctx context.Context, ids []int64) ([]engine.Archived, error) {
+	return archived(ctx, o.q(), ids)
+}
+
+func archived(ctx context.Context, q *gen.Queries, ids []int64) ([]engine.Archived, error) {
+	rows, err := q.Archived(ctx, gen.ArchivedParams{Ids: ids, Kinds: []string{}})
+	if err != nil {
+		return nil, translate(err)
+	}
+	out := make([]engine.Archived, len(rows))
+	for i, r := range rows {
+		headers, err := decodeHeaders(r.JobID, r.Headers)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = engine.Archived{
+			ID: r.JobID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Attempt: int(r.Attempt),
+			Crashes: int(r.Crashes), Reason: r.Reason, CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Payload: r.Payload,
+			Headers: headers,
+		}
+	}
+	return out, nil
 }
 
 func results(ctx context.Context, q *gen.Queries, ids []int64, whole bool) ([]engine.Result, error) {
