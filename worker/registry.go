@@ -40,8 +40,9 @@ type handler struct {
 }
 
 // Handle registers fn for a kind with a result. The handler runs in a goroutine of its own, under a context that ends at
-// the kind's timeout, when the job is taken back from this worker (cause jobs.ErrLeaseLost), and when a shutdown's grace
-// is over. Its effects outside the database happen at least once: see jobs.Info.Key.
+// the kind's timeout, at the job's deadline (cause jobs.ErrDeadline), when the job is cancelled (jobs.ErrCancelled) or taken
+// back from this worker (jobs.ErrLeaseLost), and when a shutdown's grace is over. What it returns decides how the job ends:
+// see docs/runtime/outcomes.md. Its effects outside the database happen at least once: see jobs.Info.Key.
 func Handle[P, R any](r *Registry, s *jobs.Spec[P, R], fn func(context.Context, *jobs.Job[P]) (R, error)) {
 	add(r, s, nil, fn == nil, func(ctx context.Context, _ any, j *jobs.Job[P]) (R, error) { return fn(ctx, j) })
 }
