@@ -48,11 +48,12 @@ type ledger struct {
 	active  map[*hold]struct{}
 	closed  bool // nothing is started any more
 
-	lockers  int  // goroutines that run jobs owned by lock (lock.go)
-	lockMost int  // of them at once
-	mixed    bool // there are jobs of both sorts
-	wanted   bool // a locker was refused a slot
-	alone    bool // no locker starts
+	lockers  int           // goroutines that run jobs owned by lock (lock.go)
+	lockMost int           // of them at once
+	mixed    bool          // there are jobs of both sorts
+	wanted   bool          // a locker was refused a slot
+	alone    bool          // no locker starts
+	ending   map[int64]int // jobs owned by lock, from their start until their end is stored or left to others
 
 	finished int64 // handlers returned, ever
 	measured int64 // finished, when the rate was last measured
@@ -63,7 +64,7 @@ type ledger struct {
 }
 
 func newLedger(slots int) *ledger {
-	return &ledger{byID: map[int64]*hold{}, active: map[*hold]struct{}{}, slots: slots, room: make(chan struct{}, 1)}
+	return &ledger{byID: map[int64]*hold{}, active: map[*hold]struct{}{}, ending: map[int64]int{}, slots: slots, room: make(chan struct{}, 1)}
 }
 
 // own starts a new worker id. What was held under the old one is lost: handlers are cancelled and the holds are not

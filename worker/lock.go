@@ -135,7 +135,7 @@ func (w *Worker) look(s *search) engine.Locked {
 	ctx, cancel := context.WithTimeout(w.handlers, claimTime)
 	defer cancel()
 	before, seen := now(), w.contact.databaseTime()
-	job, err := w.store.Lock(ctx, w.self.Load(), s.ranges())
+	job, err := w.store.Lock(ctx, w.self.Load(), s.ranges(), w.skip())
 	if s.sweep {
 		w.lockSweepCost.Store(int64(since(before)))
 	}
@@ -148,6 +148,12 @@ func (w *Worker) look(s *search) engine.Locked {
 		return nil
 	}
 	c, at := job.Job()
+	if w.ledger.isBusy(c.ID) {
+		// Its transaction has ended since skip was asked, and its end is not stored yet.
+		job.Rollback(w.handlers)
+		s.again.Store(true)
+		return nil
+	}
 	s.advance([]engine.Claimed{*c}, at)
 	if w.lockFound.Add(1) == 1 && w.asleep.Load() {
 		poke(w.wake) // there is work: the claim loop is to poll again
@@ -174,14 +180,19 @@ func (w *Worker) runLocked(job engine.Locked) {
 		}
 		return
 	}
-	crashes, err := w.starts.mark(w, h)
+	before, err := w.starts.mark(h)
+	if err == nil && before.Unsure && !w.doubts.over(h.ID, w.again) {
+		// Whoever started it may only have lost its connection, and is about to adopt it.
+		w.starts.unmark(h.owner, h.ID)
+		err = errUnsure
+	}
 	if err != nil {
 		job.Rollback(w.handlers)
 		w.lockSweep.Store(true) // it is to the left of the marks now
 		return
 	}
-	if crashes > 0 && c.Crashes+crashes >= suspicious {
-		w.crashed(job, h)
+	if before.Crashes > 0 && c.Crashes+before.Crashes >= suspicious {
+		w.crashed(job, h, before.Crashes)
 		return
 	}
 	o := outcome{hold: h, err: errGoexit, stored: true}
@@ -189,6 +200,7 @@ func (w *Worker) runLocked(job engine.Locked) {
 	defer func() {
 		cause := context.Cause(h.ctx)
 		w.ledger.returned(h)
+		defer w.ledger.release(h)
 		if o.err != nil && w.adopt(job, h, o.err) {
 			w.conclude(o, cause)
 		}
@@ -207,15 +219,15 @@ func (w *Worker) runLocked(job engine.Locked) {
 const suspicious = 2
 
 // crashed counts what killed other processes, as upkeep does for jobs held by lease (G8).
-func (w *Worker) crashed(job engine.Locked, h *hold) {
-	back, err := job.Crash(w.handlers, h.owner, w.cfg.MaxCrashes, crashDelay)
+func (w *Worker) crashed(job engine.Locked, h *hold, crashes int) {
+	back, err := job.Crash(w.handlers, h.owner, crashes, w.cfg.MaxCrashes, crashDelay)
 	switch {
 	case err != nil:
 		job.Rollback(w.handlers)
 		w.starts.unmark(h.owner, h.ID)
 		w.contact.failed(w.log, "lock", err)
 	case back.Dead:
-		w.log.Error("job is dead", "job", h.ID, "kind", h.Kind, "queue", h.Queue, "crashes", back.Crashes, "error", "each time the worker process was lost while it ran this job")
+		w.log.Error("job is dead", "job", h.ID, "kind", h.Kind, "queue", h.Queue, "crashes", back.Crashes, "error", "each time the worker process, or its connection, was lost while it ran this job")
 	default:
 		w.log.Warn("a job has crashed the process that ran it, or shared it; it will run alone", "job", h.ID, "kind", h.Kind, "crashes", back.Crashes)
 	}
@@ -232,17 +244,7 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 	fence, err := job.Adopt(w.handlers, h.owner, ran)
 	if err != nil {
 		job.Rollback(w.handlers)
-		for delay := 10 * time.Millisecond; err != nil; delay = min(2*delay, time.Second) {
-			ctx, cancel := limit(w.handlers)
-			fence, err = w.store.Adopt(ctx, h.owner, &h.Claimed, ran)
-			cancel()
-			if err != nil {
-				w.contact.failed(w.log, "adopt", err)
-				if w.ledger.isClosed() || !waitOr(w.starts.ended, delay) {
-					break
-				}
-			}
-		}
+		fence = w.adoptLate(h, ran)
 	}
 	if fence != 0 && w.ledger.adopt(h, fence) {
 		return true
@@ -250,6 +252,77 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 	w.lockSweep.Store(true)
 	w.log.Warn("a handler's transaction ended before its outcome was known; the job is finished or waits, as the database says, and no attempt is spent", "job", h.ID, "kind", h.Kind, "error", firstLine(reason))
 	return false
+}
+
+// adoptLate is adopt without the transaction. Another worker may have the row locked: as a rule for a moment, since it sees
+// the mark of this one.
+func (w *Worker) adoptLate(h *hold, ran time.Duration) int64 {
+	patience := now().add(doubtTime)
+	for delay := 5 * time.Millisecond; ; delay = min(2*delay, doubtTime/4) {
+		ctx, cancel := limit(w.handlers)
+		fence, waits, err := w.store.Adopt(ctx, h.owner, &h.Claimed, ran)
+		cancel()
+		if err != nil {
+			w.contact.failed(w.log, "adopt", err)
+			waits = !w.ledger.isClosed()
+		} else {
+			waits = waits && !patience.passed()
+		}
+		if !waits || !waitOr(w.starts.ended, delay) {
+			return fence
+		}
+	}
+}
+
+// doubts are jobs that this worker has locked and found started by another that is not known to be lost. That one gets a
+// moment to adopt its job.
+type doubts struct {
+	mu    sync.Mutex
+	since map[int64]instant
+}
+
+// doubtTime is that moment; it is how much longer the job of a killed process waits.
+const doubtTime = time.Second
+
+var errUnsure = errors.New("jobgen: another worker may be about to say how the job ended")
+
+// over tells whether the moment has passed; if it begins, again is called when it has.
+func (d *doubts) over(id int64, again func()) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first, known := d.since[id]
+	if known && since(first) >= doubtTime {
+		delete(d.since, id)
+		return true
+	}
+	if !known {
+		d.since[id] = now()
+		time.AfterFunc(doubtTime, again)
+	}
+	return false
+}
+
+// again has the claim loop sweep for jobs owned by lock, now.
+func (w *Worker) again() {
+	w.lockSweep.Store(true)
+	poke(w.wake)
+}
+
+// skip are the jobs that lockers leave alone: those in doubt, and those that this process itself has not ended yet.
+func (w *Worker) skip() []int64 {
+	ids := w.ledger.busy()
+	d := &w.doubts
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, first := range d.since {
+		switch age := since(first); {
+		case age < doubtTime:
+			ids = append(ids, id)
+		case age > time.Minute:
+			delete(d.since, id) // it was adopted
+		}
+	}
+	return ids
 }
 
 // lockSuspect runs one suspect owned by lock, in a goroutine of its own, and tells whether there was one.
@@ -261,7 +334,7 @@ func (w *Worker) lockSuspect() bool {
 	go func() {
 		defer w.unseat()
 		ctx, cancel := context.WithTimeout(w.handlers, claimTime)
-		job, err := w.store.LockSuspect(ctx, w.self.Load())
+		job, err := w.store.LockSuspect(ctx, w.self.Load(), w.skip())
 		cancel()
 		if err != nil {
 			w.contact.failed(w.log, "lock", err)
@@ -297,14 +370,14 @@ type start struct {
 }
 
 type started struct {
-	crashes int
-	err     error
+	before engine.Starts
+	err    error
 }
 
 var errStopped = errors.New("jobgen: the worker has stopped")
 
-// mark writes that h is about to start, sets its owner, and tells how many crashes of other workers it found.
-func (s *starts) mark(w *Worker, h *hold) (int, error) {
+// mark writes that h is about to start, sets its owner, and tells what starts there were before.
+func (s *starts) mark(h *hold) (engine.Starts, error) {
 	one := &start{h, make(chan started, 1)}
 	s.mu.Lock()
 	s.marks = append(s.marks, one)
@@ -312,9 +385,9 @@ func (s *starts) mark(w *Worker, h *hold) (int, error) {
 	poke(s.poke)
 	select {
 	case a := <-one.answer:
-		return a.crashes, a.err
+		return a.before, a.err
 	case <-s.ended:
-		return 0, errStopped
+		return engine.Starts{}, errStopped
 	}
 }
 
@@ -342,11 +415,11 @@ func (w *Worker) start(ctx context.Context) {
 		batch, undo := s.marks, len(s.undo) > 0
 		s.marks = nil
 		s.mu.Unlock()
+		if undo {
+			w.unmarkAll(ctx) // first: a mark that is still there would count as a crash
+		}
 		if len(batch) > 0 {
 			w.markAll(ctx, batch)
-		}
-		if undo {
-			w.unmarkAll(ctx)
 		}
 	}
 }
@@ -356,13 +429,10 @@ func (w *Worker) markAll(ctx context.Context, batch []*start) {
 	defer cancel()
 	self := w.self.Load().ID
 	ids := make([]int64, len(batch))
-	w.starts.mu.Lock()
 	for i, one := range batch {
 		ids[i], one.hold.owner = one.hold.ID, self
-		delete(w.starts.undo, mark{self, one.hold.ID})
 	}
-	w.starts.mu.Unlock()
-	crashes, err := w.store.Start(ctx, self, ids)
+	before, err := w.store.Start(ctx, self, ids)
 	if err != nil {
 		w.contact.failed(w.log, "start", err)
 	}
@@ -370,7 +440,7 @@ func (w *Worker) markAll(ctx context.Context, batch []*start) {
 		if err != nil {
 			w.starts.unmark(self, one.hold.ID) // it may have been written
 		}
-		one.answer <- started{crashes[one.hold.ID], err}
+		one.answer <- started{before[one.hold.ID], err}
 	}
 }
 
@@ -458,6 +528,32 @@ func (l *ledger) seize(h *hold, base context.Context) {
 	h.ctx, h.cancel = context.WithCancelCause(base)
 	h.started = now()
 	l.active[h] = struct{}{}
+	l.ending[h.ID]++
+}
+
+// release says that a job owned by lock has ended, one way or another.
+func (l *ledger) release(h *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ending[h.ID]--; l.ending[h.ID] == 0 {
+		delete(l.ending, h.ID)
+	}
+}
+
+func (l *ledger) isBusy(id int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ending[id] > 0
+}
+
+// busy are the jobs owned by lock that have not ended.
+func (l *ledger) busy() (ids []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id := range l.ending {
+		ids = append(ids, id)
+	}
+	return ids
 }
 
 // adopt enters a hold that was owned by lock.

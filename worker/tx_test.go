@@ -120,51 +120,57 @@ func TestG5TransactionThatFailsLeavesNothingButTheFailure(t *testing.T) {
 			return "forbidden", nil
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			pool := database(t)
-			execute(t, pool, `
+		for _, lock := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lock %t", c.name, lock), func(t *testing.T) {
+				t.Parallel()
+				pool := database(t)
+				execute(t, pool, `
 				CREATE TABLE parent (id int PRIMARY KEY);
 				CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
 				ALTER TABLE jobgen.job_result ADD CONSTRAINT taste CHECK (result <> '"forbidden"')`)
-			spec := answering("t.tx")
-			spec.Timeout = 500 * time.Millisecond
-			if !strings.HasPrefix(c.name, "timeout") {
-				spec.Timeout = 0
-			}
-			spec.MaxAttempts = 2
-			var runs atomic.Int64
-			start(t, pool, worker.Config{}, transactional(spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
-				if runs.Add(1) > 1 {
-					return "second", leave(ctx, tx, 2, "second")
+				spec := answering("t.tx")
+				spec.Lock = lock
+				spec.Timeout = 500 * time.Millisecond
+				if !strings.HasPrefix(c.name, "timeout") {
+					spec.Timeout = 0
 				}
-				if err := leave(ctx, tx, 1, "first"); err != nil {
-					return "", err
+				spec.MaxAttempts = 2
+				var runs atomic.Int64
+				start(t, pool, worker.Config{}, transactional(spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+					if runs.Add(1) > 1 {
+						return "second", leave(ctx, tx, 2, "second")
+					}
+					if err := leave(ctx, tx, 1, "first"); err != nil {
+						return "", err
+					}
+					return c.fn(ctx, tx, j)
+				}))
+				ref := enqueue(t, pool, spec, task{N: 1})
+				if got, err := await(t, pool, ref); got != "second" || err != nil {
+					t.Errorf("got %q, %v", got, err)
 				}
-				return c.fn(ctx, tx, j)
-			}))
-			ref := enqueue(t, pool, spec, task{N: 1})
-			if got, err := await(t, pool, ref); got != "second" || err != nil {
-				t.Errorf("got %q, %v", got, err)
-			}
-			text := one[string](t, pool, `SELECT error FROM jobgen.job_attempt WHERE outcome = 'failed' AND attempt = 1`)
-			if want := c.want; want == "refused to store" {
-				if !strings.Contains(text, "taste") {
-					t.Errorf("the failure on record is %q", text)
+				if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_start`); n != 0 {
+					t.Errorf("%d marks are left", n)
 				}
-			} else if !strings.Contains(text, want) {
-				t.Errorf("the failure on record is %q, want %q in it", text, want)
-			}
-			if n := one[int](t, pool, `SELECT count(*) FROM effect WHERE n = 1`); n != c.effects {
-				t.Errorf("%d effects of the first attempt stand, want %d", n, c.effects)
-			}
-			if n := one[int](t, pool, `SELECT count(*) FROM effect WHERE n = 2`); n != 1 {
-				t.Errorf("%d effects of the second attempt stand", n)
-			}
-			if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_attempt`); n != 1 {
-				t.Errorf("%d attempts are on record", n)
-			}
-		})
+				text := one[string](t, pool, `SELECT error FROM jobgen.job_attempt WHERE outcome = 'failed' AND attempt = 1`)
+				if want := c.want; want == "refused to store" {
+					if !strings.Contains(text, "taste") {
+						t.Errorf("the failure on record is %q", text)
+					}
+				} else if !strings.Contains(text, want) {
+					t.Errorf("the failure on record is %q, want %q in it", text, want)
+				}
+				if n := one[int](t, pool, `SELECT count(*) FROM effect WHERE n = 1`); n != c.effects {
+					t.Errorf("%d effects of the first attempt stand, want %d", n, c.effects)
+				}
+				if n := one[int](t, pool, `SELECT count(*) FROM effect WHERE n = 2`); n != 1 {
+					t.Errorf("%d effects of the second attempt stand", n)
+				}
+				if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_attempt`); n != 1 {
+					t.Errorf("%d attempts are on record", n)
+				}
+			})
+		}
 	}
 }
 

@@ -46,6 +46,7 @@ type Worker struct {
 	suspects   atomic.Bool // one is waiting
 
 	starts        starts
+	doubts        doubts
 	asleep        atomic.Bool  // the claim loop is, until it is woken
 	lockFound     atomic.Int64 // jobs owned by lock, since the claim loop last asked
 	lockSweep     atomic.Bool  // as sweepNow, for them
@@ -73,6 +74,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		doubts: doubts{since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}, nil
 }

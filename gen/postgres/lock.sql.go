@@ -16,61 +16,69 @@ const adopt = `-- name: Adopt :many
 WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
-  WHERE w.id = $1::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+  WHERE w.id = $3::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 ), mine AS MATERIALIZED (
   SELECT q.id FROM jobgen.jobs q
-  WHERE q.id = $2::bigint AND q.status = 'queued' AND q.attempt + 1 = $3::int AND EXISTS (SELECT FROM me)
+  WHERE q.id = $1::bigint AND q.status = 'queued' AND q.attempt + 1 = $2::int AND EXISTS (SELECT FROM me)
   FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM jobgen.job_start s
-  WHERE s.job_id = $2::bigint AND (s.worker_id = $1::uuid OR EXISTS (SELECT FROM mine))
+  WHERE s.job_id = $1::bigint AND EXISTS (SELECT FROM mine)
   RETURNING s.worker_id, s.started_at
 ), adopted AS (
   UPDATE jobgen.jobs j
-  SET status = 'running', fence = me.fence, attempt = j.attempt + 1, worker_id = $1::uuid,
-      crashes = j.crashes + (SELECT count(*) FROM gone WHERE gone.worker_id <> $1::uuid)::int,
+  SET status = 'running', fence = me.fence, attempt = j.attempt + 1, worker_id = $3::uuid,
+      crashes = j.crashes + (SELECT count(*) FROM gone WHERE gone.worker_id <> $3::uuid)::int,
       claimed_at = clock_timestamp() - $4::bigint * interval '1 microsecond',
-      cancel_reason = coalesce(j.cancel_reason, (SELECT c.reason FROM jobgen.job_cancel c WHERE c.job_id = $2::bigint))
+      cancel_reason = coalesce(j.cancel_reason, (SELECT c.reason FROM jobgen.job_cancel c WHERE c.job_id = $1::bigint))
   FROM me
   WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(SELECT mine.id FROM mine))
   RETURNING j.id, j.attempt, j.fence
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT adopted.id, adopted.attempt, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process was lost while it ran this job'
-  FROM adopted JOIN gone ON gone.worker_id <> $1::uuid
+  SELECT adopted.id, adopted.attempt, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
+  FROM adopted JOIN gone ON gone.worker_id <> $3::uuid
 )
-SELECT adopted.fence FROM adopted
+SELECT coalesce((SELECT adopted.fence FROM adopted), 0)::bigint AS fence,
+       (EXISTS (SELECT FROM me) AND EXISTS (
+         SELECT FROM jobgen.jobs j WHERE j.id = $1::bigint AND j.status = 'queued' AND j.attempt + 1 = $2::int
+       ))::bool AS waits
 `
 
 type AdoptParams struct {
-	WorkerID uuid.UUID
 	ID       int64
 	Attempt  int32
+	WorkerID uuid.UUID
 	RanUs    int64
+}
+
+type AdoptRow struct {
+	Fence int64
+	Waits bool
 }
 
 // Adopt turns a job that its worker has run by lock into one that it holds by lease, if it is as that worker found it: the
 // attempt counts, and the outcome is stored as that of any other job, also if somebody has asked for its end. Within the transaction that has the row lock nobody can
-// come between; without it, a job that somebody else has locked is left alone. Marks of other workers are crashes. The
-// worker's own mark goes in any case.
-func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) ([]int64, error) {
+// come between; without it, a job that somebody else has locked is left alone, and waits is true: it may be free again in a
+// moment. Marks of other workers are crashes. If it is not adopted, the worker's own mark stays, and becomes one.
+func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) ([]AdoptRow, error) {
 	rows, err := q.db.Query(ctx, adopt,
-		arg.WorkerID,
 		arg.ID,
 		arg.Attempt,
+		arg.WorkerID,
 		arg.RanUs,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []AdoptRow
 	for rows.Next() {
-		var fence int64
-		if err := rows.Scan(&fence); err != nil {
+		var i AdoptRow
+		if err := rows.Scan(&i.Fence, &i.Waits); err != nil {
 			return nil, err
 		}
-		items = append(items, fence)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -85,7 +93,7 @@ WITH done AS (
   DELETE FROM jobgen.job_start s WHERE s.job_id = $2::bigint RETURNING s.worker_id, s.started_at
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT $2::bigint, $3::int, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process was lost while it ran this job'
+  SELECT $2::bigint, $3::int, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
   FROM gone WHERE gone.worker_id <> $4::uuid
 ), put AS (
   INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
@@ -147,7 +155,7 @@ const crash = `-- name: Crash :many
 WITH gone AS (
   DELETE FROM jobgen.job_start s WHERE s.job_id = $1::bigint RETURNING s.worker_id, s.started_at
 ), lost AS MATERIALIZED (
-  SELECT count(*)::int AS n FROM gone WHERE gone.worker_id <> $2::uuid
+  SELECT $2::int AS n
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + lost.n >= $3::int THEN 'dead' ELSE 'queued' END,
@@ -155,15 +163,15 @@ WITH gone AS (
       run_at = greatest(j.run_at, clock_timestamp())
                + least($4::bigint * 2 ^ least(greatest(j.crashes + lost.n - 1, 0), 12), 3600000000) * (0.5 + 0.5 * random()) * interval '1 microsecond',
       last_error = CASE WHEN j.crashes + lost.n >= $3::int
-        THEN 'crashed ' || (j.crashes + lost.n) || ' times: each time the worker process was lost while it ran this job'
-        ELSE 'the worker process was lost while it ran this job (crash ' || (j.crashes + lost.n) || ')' END
+        THEN 'crashed ' || (j.crashes + lost.n) || ' times: each time the worker process, or its connection, was lost while it ran this job'
+        ELSE 'the worker process, or its connection, was lost while it ran this job (crash ' || (j.crashes + lost.n) || ')' END
   FROM lost
-  WHERE j.id = $1::bigint AND j.worker_id IS NULL AND lost.n > 0
+  WHERE j.id = $1::bigint AND j.worker_id IS NULL
   RETURNING j.id, j.queue, j.kind, j.attempt, j.crashes, j.status, j.last_error
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT back.id, back.attempt + 1, 0, gone.worker_id, gone.started_at, 'crashed', back.last_error
-  FROM back JOIN gone ON gone.worker_id <> $2::uuid
+  FROM back JOIN gone ON gone.worker_id <> $5::uuid
 ), sampled AS (
   INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
   SELECT date_trunc('minute', now()), back.queue, back.kind, lost.n FROM back CROSS JOIN lost
@@ -174,9 +182,10 @@ SELECT back.crashes, (back.status = 'dead')::bool AS dead FROM back
 
 type CrashParams struct {
 	ID         int64
-	WorkerID   uuid.UUID
+	Crashes    int32
 	MaxCrashes int32
 	BackoffUs  int64
+	WorkerID   uuid.UUID
 }
 
 type CrashRow struct {
@@ -184,14 +193,15 @@ type CrashRow struct {
 	Dead    bool
 }
 
-// Crash counts the marks of other workers on a job whose row lock the transaction has as crashes, as Reclaim does for jobs held by
+// Crash counts what Start has found on a job whose row lock the transaction has as crashes, as Reclaim does for jobs held by
 // lease: dead at max_crashes, else back to wait for a process of its own.
 func (q *Queries) Crash(ctx context.Context, arg CrashParams) ([]CrashRow, error) {
 	rows, err := q.db.Query(ctx, crash,
 		arg.ID,
-		arg.WorkerID,
+		arg.Crashes,
 		arg.MaxCrashes,
 		arg.BackoffUs,
+		arg.WorkerID,
 	)
 	if err != nil {
 		return nil, err
@@ -227,8 +237,8 @@ CROSS JOIN LATERAL (
   FROM jobgen.jobs q
   WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
     AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
-    AND q.kind = ANY($5::text[])
-    AND (q.version = 1 OR q.version <= ($6::int[])[array_position($5::text[], q.kind)])
+    AND q.kind = ANY($5::text[]) AND q.id <> ALL($6::bigint[])
+    AND (q.version = 1 OR q.version <= ($7::int[])[array_position($5::text[], q.kind)])
   ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
   LIMIT 1
   FOR UPDATE SKIP LOCKED
@@ -242,6 +252,7 @@ type LockParams struct {
 	MarkAts    []time.Time
 	MarkIds    []int64
 	Kinds      []string
+	Skip       []int64
 	Versions   []int32
 }
 
@@ -266,7 +277,7 @@ type LockRow struct {
 }
 
 // Lock takes the first due job by its row lock, which is all that owns it until the transaction ends; it changes nothing. The
-// ranges are those of Claim. The columns are those of the locked row itself, and not of a join with it: the row may be newer
+// ranges are those of Claim; @skip are jobs to leave alone. The columns are those of the locked row itself, and not of a join with it: the row may be newer
 // than the statement's snapshot. They are Claim's, without a fence. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
 func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 	rows, err := q.db.Query(ctx, lock,
@@ -275,6 +286,7 @@ func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 		arg.MarkAts,
 		arg.MarkIds,
 		arg.Kinds,
+		arg.Skip,
 		arg.Versions,
 	)
 	if err != nil {
@@ -321,8 +333,8 @@ SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_a
   ))::bool AS recorded
 FROM jobgen.jobs q
 WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY($1::text[]) AND q.run_at <= now()
-  AND q.kind = ANY($2::text[])
-  AND (q.version = 1 OR q.version <= ($3::int[])[array_position($2::text[], q.kind)])
+  AND q.kind = ANY($2::text[]) AND q.id <> ALL($3::bigint[])
+  AND (q.version = 1 OR q.version <= ($4::int[])[array_position($2::text[], q.kind)])
 ORDER BY q.priority DESC, q.run_at, q.id
 LIMIT 1
 FOR UPDATE SKIP LOCKED
@@ -331,6 +343,7 @@ FOR UPDATE SKIP LOCKED
 type LockSuspectParams struct {
 	Queues   []string
 	Kinds    []string
+	Skip     []int64
 	Versions []int32
 }
 
@@ -356,7 +369,12 @@ type LockSuspectRow struct {
 
 // LockSuspect is Lock for a job with two crashes or more; the caller runs nothing else. Served by jobs_suspect.
 func (q *Queries) LockSuspect(ctx context.Context, arg LockSuspectParams) ([]LockSuspectRow, error) {
-	rows, err := q.db.Query(ctx, lockSuspect, arg.Queues, arg.Kinds, arg.Versions)
+	rows, err := q.db.Query(ctx, lockSuspect,
+		arg.Queues,
+		arg.Kinds,
+		arg.Skip,
+		arg.Versions,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -452,30 +470,35 @@ WITH lazy AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true) AS off
 ), mine AS (
   INSERT INTO jobgen.job_start (job_id, worker_id)
-  SELECT unnest($1::bigint[]), $2::uuid FROM lazy WHERE lazy.off IS NOT NULL
+  SELECT unnest($2::bigint[]), $1::uuid FROM lazy WHERE lazy.off IS NOT NULL
   ON CONFLICT (job_id, worker_id) DO UPDATE SET started_at = EXCLUDED.started_at
 )
-SELECT s.job_id, count(*)::int AS crashes
+SELECT s.job_id, count(*)::int AS crashes,
+       bool_or(s.worker_id <> $1::uuid AND EXISTS (
+         SELECT FROM jobgen.workers w WHERE w.id = s.worker_id AND w.lost_at IS NULL OFFSET 0
+       ))::bool AS unsure
 FROM jobgen.job_start s
-WHERE s.job_id = ANY($1::bigint[]) AND s.worker_id <> $2::uuid
+WHERE s.job_id = ANY($2::bigint[])
 GROUP BY s.job_id
 `
 
 type StartParams struct {
-	Ids      []int64
 	WorkerID uuid.UUID
+	Ids      []int64
 }
 
 type StartRow struct {
 	JobID   int64
 	Crashes int32
+	Unsure  bool
 }
 
-// Start marks jobs as started and tells how many marks of other workers it found on each: the caller has their row locks, so
-// nobody else runs them, and those are crashes. It is a transaction of its own, so the mark outlives the process; it need not
-// outlive the server, whose crash is none of the job's doing, so no fsync is waited for.
+// Start marks jobs as started, and tells how many earlier starts it found on each of which nobody has stored the end: the
+// caller has their row locks, so nobody runs them any more, and those are crashes. Unsure: one is of a worker that is not
+// lost; it may live, have lost its connection only, and be about to adopt the job. The mark is a transaction of its own,
+// so it outlives the process; it need not outlive the server, whose crash is none of the job's doing, so no fsync is waited for.
 func (q *Queries) Start(ctx context.Context, arg StartParams) ([]StartRow, error) {
-	rows, err := q.db.Query(ctx, start, arg.Ids, arg.WorkerID)
+	rows, err := q.db.Query(ctx, start, arg.WorkerID, arg.Ids)
 	if err != nil {
 		return nil, err
 	}
@@ -483,7 +506,7 @@ func (q *Queries) Start(ctx context.Context, arg StartParams) ([]StartRow, error
 	var items []StartRow
 	for rows.Next() {
 		var i StartRow
-		if err := rows.Scan(&i.JobID, &i.Crashes); err != nil {
+		if err := rows.Scan(&i.JobID, &i.Crashes, &i.Unsure); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -519,8 +542,7 @@ type UnstartParams struct {
 	WorkerID uuid.UUID
 }
 
-// Unstart takes marks back, of starts that ended without their transaction saying so. The same (job, worker) may be marked
-// anew by the time; pairs match exactly.
+// Unstart takes marks back: of jobs that were not started after all, and of those that a shutdown leaves behind.
 func (q *Queries) Unstart(ctx context.Context, arg UnstartParams) error {
 	_, err := q.db.Exec(ctx, unstart, arg.Ids, arg.WorkerID)
 	return err

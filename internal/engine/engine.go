@@ -300,15 +300,15 @@ type Store interface {
 
 	// Lock opens a transaction that takes the first job of w.Locks from the marks on by its row lock; nil: there is none.
 	// LockSuspect does so with a suspect. The caller ends what it gets by one of its methods.
-	Lock(ctx context.Context, w *Worker, marks []Mark) (Locked, error)
-	LockSuspect(ctx context.Context, w *Worker) (Locked, error)
-	// Start marks jobs as started by a worker that has them locked, and tells how many starts of other workers that
-	// nothing has ended it found on each: those are crashes. Unstart takes the worker's own marks away.
-	Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]int, error)
+	Lock(ctx context.Context, w *Worker, marks []Mark, skip []int64) (Locked, error)
+	LockSuspect(ctx context.Context, w *Worker, skip []int64) (Locked, error)
+	// Start marks jobs as started by a worker that has them locked, and tells of those that had been started before without
+	// an end on record. Unstart takes the worker's own marks away.
+	Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]Starts, error)
 	Unstart(ctx context.Context, id uuid.UUID, jobs []int64) error
-	// Adopt is Locked.Adopt after the transaction has ended by itself; 0 also says that the job is gone, or that another
-	// worker is at it.
-	Adopt(ctx context.Context, id uuid.UUID, c *Claimed, ran time.Duration) (fence int64, err error)
+	// Adopt is Locked.Adopt after the transaction has ended by itself. With a fence of 0, waits tells whether the job is as it
+	// was, and only locked by somebody else now; if not, it is gone, or another worker has it.
+	Adopt(ctx context.Context, id uuid.UUID, c *Claimed, ran time.Duration) (fence int64, waits bool, err error)
 
 	// TxType is the type of tx in InTx and of Locked, TxLimit how many can be open at once, and TxFull tells whether no
 	// further one can.
@@ -316,6 +316,13 @@ type Store interface {
 	TxLimit() int
 	TxFull() bool
 	Close()
+}
+
+// Starts are earlier starts of a job owned by lock of which no end is on record. Unsure: a worker that made one is not known
+// to be lost.
+type Starts struct {
+	Crashes int
+	Unsure  bool
 }
 
 // Locked is a job owned by the row lock of an open transaction. All methods but Job and Tx end the transaction.
@@ -330,8 +337,8 @@ type Locked interface {
 	// Adopt undoes what the handler did, makes the job one that worker id holds by lease under the fence it returns, and
 	// commits: its outcome can be stored as that of any other. A fence of 0: the worker's own lease has run out.
 	Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (fence int64, err error)
-	// Crash counts the starts of other workers as crashes: back to the queue, or dead; and commits.
-	Crash(ctx context.Context, id uuid.UUID, maxCrashes int, backoff time.Duration) (Reclaimed, error)
+	// Crash counts so many starts as crashes: back to the queue, or dead; and commits.
+	Crash(ctx context.Context, id uuid.UUID, crashes, maxCrashes int, backoff time.Duration) (Reclaimed, error)
 	// Rollback leaves the job as it was.
 	Rollback(ctx context.Context)
 }

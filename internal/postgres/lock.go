@@ -20,8 +20,8 @@ type locked struct {
 	at  time.Time
 }
 
-func (s *Store) Lock(ctx context.Context, w *engine.Worker, marks []engine.Mark) (engine.Locked, error) {
-	arg := gen.LockParams{}
+func (s *Store) Lock(ctx context.Context, w *engine.Worker, marks []engine.Mark, skip []int64) (engine.Locked, error) {
+	arg := gen.LockParams{Skip: orEmpty(skip)}
 	arg.Kinds, arg.Versions = kinds(w.Locks)
 	for _, m := range marks {
 		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
@@ -30,8 +30,8 @@ func (s *Store) Lock(ctx context.Context, w *engine.Worker, marks []engine.Mark)
 	return s.lock(ctx, func(q *gen.Queries) ([]gen.LockRow, error) { return q.Lock(ctx, arg) })
 }
 
-func (s *Store) LockSuspect(ctx context.Context, w *engine.Worker) (engine.Locked, error) {
-	arg := gen.LockSuspectParams{Queues: w.Queues}
+func (s *Store) LockSuspect(ctx context.Context, w *engine.Worker, skip []int64) (engine.Locked, error) {
+	arg := gen.LockSuspectParams{Queues: w.Queues, Skip: orEmpty(skip)}
 	arg.Kinds, arg.Versions = kinds(w.Locks)
 	return s.lock(ctx, func(q *gen.Queries) (out []gen.LockRow, err error) {
 		rows, err := q.LockSuspect(ctx, arg)
@@ -90,18 +90,18 @@ func (l *locked) Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (in
 	if err := gen.New(l.tx).RollbackToSavepoint(ctx); err != nil {
 		return 0, translate(err)
 	}
-	fence, err := adopt(ctx, gen.New(planned{l.tx, false}), id, &l.job, ran)
+	fence, _, err := adopt(ctx, gen.New(planned{l.tx, false}), id, &l.job, ran)
 	if err != nil {
 		return 0, err
 	}
 	return fence, commit(ctx, l.tx)
 }
 
-func (l *locked) Crash(ctx context.Context, id uuid.UUID, maxCrashes int, backoff time.Duration) (engine.Reclaimed, error) {
+func (l *locked) Crash(ctx context.Context, id uuid.UUID, crashes, maxCrashes int, backoff time.Duration) (engine.Reclaimed, error) {
 	ctx, cancel := ending(ctx)
 	defer cancel()
 	back := engine.Reclaimed{ID: l.job.ID, Queue: l.job.Queue, Kind: l.job.Kind}
-	rows, err := gen.New(planned{l.tx, false}).Crash(ctx, gen.CrashParams{ID: l.job.ID, WorkerID: id, MaxCrashes: int32(maxCrashes), BackoffUs: backoff.Microseconds()})
+	rows, err := gen.New(planned{l.tx, false}).Crash(ctx, gen.CrashParams{ID: l.job.ID, WorkerID: id, Crashes: int32(crashes), MaxCrashes: int32(maxCrashes), BackoffUs: backoff.Microseconds()})
 	if err != nil {
 		return back, translate(err)
 	}
@@ -117,29 +117,29 @@ func (l *locked) Rollback(ctx context.Context) {
 	_ = l.tx.Rollback(ctx) // if it fails, the connection is gone and the transaction with it
 }
 
-func (s *Store) Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]int, error) {
+func (s *Store) Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]engine.Starts, error) {
 	rows, err := s.q.Start(ctx, gen.StartParams{Ids: jobs, WorkerID: id})
-	crashes := make(map[int64]int, len(rows))
+	before := make(map[int64]engine.Starts, len(rows))
 	for _, r := range rows {
-		crashes[r.JobID] = int(r.Crashes)
+		before[r.JobID] = engine.Starts{Crashes: int(r.Crashes), Unsure: r.Unsure}
 	}
-	return crashes, translate(err)
+	return before, translate(err)
 }
 
 func (s *Store) Unstart(ctx context.Context, id uuid.UUID, jobs []int64) error {
 	return translate(s.q.Unstart(ctx, gen.UnstartParams{Ids: jobs, WorkerID: id}))
 }
 
-func (s *Store) Adopt(ctx context.Context, id uuid.UUID, c *engine.Claimed, ran time.Duration) (int64, error) {
+func (s *Store) Adopt(ctx context.Context, id uuid.UUID, c *engine.Claimed, ran time.Duration) (int64, bool, error) {
 	return adopt(ctx, s.q, id, c, ran)
 }
 
-func adopt(ctx context.Context, q *gen.Queries, id uuid.UUID, c *engine.Claimed, ran time.Duration) (int64, error) {
-	fences, err := q.Adopt(ctx, gen.AdoptParams{WorkerID: id, ID: c.ID, Attempt: int32(c.Attempt), RanUs: ran.Microseconds()})
-	if err != nil || len(fences) == 0 {
-		return 0, translate(err)
+func adopt(ctx context.Context, q *gen.Queries, id uuid.UUID, c *engine.Claimed, ran time.Duration) (fence int64, waits bool, err error) {
+	rows, err := q.Adopt(ctx, gen.AdoptParams{WorkerID: id, ID: c.ID, Attempt: int32(c.Attempt), RanUs: ran.Microseconds()})
+	for _, r := range rows {
+		fence, waits = r.Fence, r.Waits
 	}
-	return fences[0], nil
+	return fence, waits && fence == 0, translate(err)
 }
 
 // planned runs statements in an application's transaction by the plans that they have in a worker's session, in one round

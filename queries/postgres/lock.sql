@@ -26,7 +26,7 @@ ROLLBACK TO SAVEPOINT jobgen;
 
 -- name: Lock :many
 -- Lock takes the first due job by its row lock, which is all that owns it until the transaction ends; it changes nothing. The
--- ranges are those of Claim. The columns are those of the locked row itself, and not of a join with it: the row may be newer
+-- ranges are those of Claim; @skip are jobs to leave alone. The columns are those of the locked row itself, and not of a join with it: the row may be newer
 -- than the statement's snapshot. They are Claim's, without a fence. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
 SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
   c.payload, c.headers, c.deadline, c.cancel_reason, now()::timestamptz AS db_now,
@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (
   FROM jobgen.jobs q
   WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
     AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
-    AND q.kind = ANY(@kinds::text[])
+    AND q.kind = ANY(@kinds::text[]) AND q.id <> ALL(@skip::bigint[])
     AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
   ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
   LIMIT 1
@@ -60,16 +60,17 @@ SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_a
   ))::bool AS recorded
 FROM jobgen.jobs q
 WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY(@queues::text[]) AND q.run_at <= now()
-  AND q.kind = ANY(@kinds::text[])
+  AND q.kind = ANY(@kinds::text[]) AND q.id <> ALL(@skip::bigint[])
   AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
 ORDER BY q.priority DESC, q.run_at, q.id
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: Start :many
--- Start marks jobs as started and tells how many marks of other workers it found on each: the caller has their row locks, so
--- nobody else runs them, and those are crashes. It is a transaction of its own, so the mark outlives the process; it need not
--- outlive the server, whose crash is none of the job's doing, so no fsync is waited for.
+-- Start marks jobs as started, and tells how many earlier starts it found on each of which nobody has stored the end: the
+-- caller has their row locks, so nobody runs them any more, and those are crashes. Unsure: one is of a worker that is not
+-- lost; it may live, have lost its connection only, and be about to adopt the job. The mark is a transaction of its own,
+-- so it outlives the process; it need not outlive the server, whose crash is none of the job's doing, so no fsync is waited for.
 WITH lazy AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true) AS off
 ), mine AS (
@@ -77,14 +78,16 @@ WITH lazy AS MATERIALIZED (
   SELECT unnest(@ids::bigint[]), @worker_id::uuid FROM lazy WHERE lazy.off IS NOT NULL
   ON CONFLICT (job_id, worker_id) DO UPDATE SET started_at = EXCLUDED.started_at
 )
-SELECT s.job_id, count(*)::int AS crashes
+SELECT s.job_id, count(*)::int AS crashes,
+       bool_or(s.worker_id <> @worker_id::uuid AND EXISTS (
+         SELECT FROM jobgen.workers w WHERE w.id = s.worker_id AND w.lost_at IS NULL OFFSET 0
+       ))::bool AS unsure
 FROM jobgen.job_start s
-WHERE s.job_id = ANY(@ids::bigint[]) AND s.worker_id <> @worker_id::uuid
+WHERE s.job_id = ANY(@ids::bigint[])
 GROUP BY s.job_id;
 
 -- name: Unstart :exec
--- Unstart takes marks back, of starts that ended without their transaction saying so. The same (job, worker) may be marked
--- anew by the time; pairs match exactly.
+-- Unstart takes marks back: of jobs that were not started after all, and of those that a shutdown leaves behind.
 DELETE FROM jobgen.job_start s
 WHERE s.job_id = ANY(@ids::bigint[]) AND s.worker_id = @worker_id::uuid;
 
@@ -97,7 +100,7 @@ WITH done AS (
   DELETE FROM jobgen.job_start s WHERE s.job_id = @id::bigint RETURNING s.worker_id, s.started_at
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT @id::bigint, @attempt::int, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process was lost while it ran this job'
+  SELECT @id::bigint, @attempt::int, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
   FROM gone WHERE gone.worker_id <> @worker_id::uuid
 ), put AS (
   INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
@@ -114,8 +117,8 @@ SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorde
 -- name: Adopt :many
 -- Adopt turns a job that its worker has run by lock into one that it holds by lease, if it is as that worker found it: the
 -- attempt counts, and the outcome is stored as that of any other job, also if somebody has asked for its end. Within the transaction that has the row lock nobody can
--- come between; without it, a job that somebody else has locked is left alone. Marks of other workers are crashes. The
--- worker's own mark goes in any case.
+-- come between; without it, a job that somebody else has locked is left alone, and waits is true: it may be free again in a
+-- moment. Marks of other workers are crashes. If it is not adopted, the worker's own mark stays, and becomes one.
 WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
@@ -126,7 +129,7 @@ WITH me AS MATERIALIZED (
   FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM jobgen.job_start s
-  WHERE s.job_id = @id::bigint AND (s.worker_id = @worker_id::uuid OR EXISTS (SELECT FROM mine))
+  WHERE s.job_id = @id::bigint AND EXISTS (SELECT FROM mine)
   RETURNING s.worker_id, s.started_at
 ), adopted AS (
   UPDATE jobgen.jobs j
@@ -139,18 +142,21 @@ WITH me AS MATERIALIZED (
   RETURNING j.id, j.attempt, j.fence
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT adopted.id, adopted.attempt, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process was lost while it ran this job'
+  SELECT adopted.id, adopted.attempt, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
   FROM adopted JOIN gone ON gone.worker_id <> @worker_id::uuid
 )
-SELECT adopted.fence FROM adopted;
+SELECT coalesce((SELECT adopted.fence FROM adopted), 0)::bigint AS fence,
+       (EXISTS (SELECT FROM me) AND EXISTS (
+         SELECT FROM jobgen.jobs j WHERE j.id = @id::bigint AND j.status = 'queued' AND j.attempt + 1 = sqlc.arg(attempt)::int
+       ))::bool AS waits;
 
 -- name: Crash :many
--- Crash counts the marks of other workers on a job whose row lock the transaction has as crashes, as Reclaim does for jobs held by
+-- Crash counts what Start has found on a job whose row lock the transaction has as crashes, as Reclaim does for jobs held by
 -- lease: dead at max_crashes, else back to wait for a process of its own.
 WITH gone AS (
   DELETE FROM jobgen.job_start s WHERE s.job_id = @id::bigint RETURNING s.worker_id, s.started_at
 ), lost AS MATERIALIZED (
-  SELECT count(*)::int AS n FROM gone WHERE gone.worker_id <> @worker_id::uuid
+  SELECT @crashes::int AS n
 ), back AS (
   UPDATE jobgen.jobs j
   SET status = CASE WHEN j.crashes + lost.n >= sqlc.arg(max_crashes)::int THEN 'dead' ELSE 'queued' END,
@@ -158,10 +164,10 @@ WITH gone AS (
       run_at = greatest(j.run_at, clock_timestamp())
                + least(sqlc.arg(backoff_us)::bigint * 2 ^ least(greatest(j.crashes + lost.n - 1, 0), 12), 3600000000) * (0.5 + 0.5 * random()) * interval '1 microsecond',
       last_error = CASE WHEN j.crashes + lost.n >= sqlc.arg(max_crashes)::int
-        THEN 'crashed ' || (j.crashes + lost.n) || ' times: each time the worker process was lost while it ran this job'
-        ELSE 'the worker process was lost while it ran this job (crash ' || (j.crashes + lost.n) || ')' END
+        THEN 'crashed ' || (j.crashes + lost.n) || ' times: each time the worker process, or its connection, was lost while it ran this job'
+        ELSE 'the worker process, or its connection, was lost while it ran this job (crash ' || (j.crashes + lost.n) || ')' END
   FROM lost
-  WHERE j.id = @id::bigint AND j.worker_id IS NULL AND lost.n > 0
+  WHERE j.id = @id::bigint AND j.worker_id IS NULL
   RETURNING j.id, j.queue, j.kind, j.attempt, j.crashes, j.status, j.last_error
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
