@@ -130,10 +130,10 @@ func invoke(h *hold, tx any) (result []byte, err error) {
 		if d <= 0 {
 			return nil, errNoTime
 		}
+		h.timeout.Store(&timeout{now().add(d), cause}) // first: it must not be after the context's end
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d, cause)
 		defer cancel()
-		h.timeout.Store(&timeout{now().add(d), cause})
 	}
 	if result, err = h.handler.call(ctx, tx, &h.Claimed); err == nil {
 		return result, nil
