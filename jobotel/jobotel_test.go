@@ -121,7 +121,7 @@ func (o *observed) one(name string) tracetest.SpanStub {
 func attributes(s tracetest.SpanStub) map[attribute.Key]string {
 	m := map[attribute.Key]string{}
 	for _, a := range s.Attributes {
-		m[a.Key] = a.Value.Emit()
+		m[a.Key] = a.Value.String()
 	}
 	return m
 }

@@ -188,7 +188,7 @@ func TestWorkMiddlewareDecidesTheOutcome(t *testing.T) {
 		}, "panic", "mine", "mine", "mine"},
 		{"calls next twice", func(ctx context.Context, _ *jobs.Info, next next) error { return errors.Join(next(ctx), next(ctx)) }, "ok", "second time", "second time", "second time"},
 		{"ignores the refusal", func(ctx context.Context, _ *jobs.Info, next next) error { err := next(ctx); _ = next(ctx); return err }, "ok", "", "", ""},
-		{"passes a nil context on", func(_ context.Context, _ *jobs.Info, next next) error { return next(nil) }, "use context", "panic", "panic", "panic"}, //nolint:staticcheck // on purpose
+		{"passes a nil context on", func(_ context.Context, _ *jobs.Info, next next) error { return next(nil) }, "use context", "panic", "panic", "panic"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
