@@ -21,16 +21,17 @@ type outcome struct {
 	cancel  bool // end it, its handler was not called: somebody has asked for that, or its deadline has passed
 	err     error
 	result  []byte
-	stored  bool // the handler's transaction has stored it, if err is nil
-	verdict bool // err is the database's word on the hold; a handler may return the same errors and mean another job
-	unsure  bool // it may be stored already, its answer was lost: finding nothing to change is no staleness then
+	stored  bool               // the handler's transaction has stored it, if err is nil
+	verdict bool               // err is the database's word on the hold; a handler may return the same errors and mean another job
+	unsure  bool               // it may be stored already, its answer was lost: finding nothing to change is no staleness then
+	doubt   *engine.DoubtError // err is that the answer to COMMIT was lost: what happened is to be looked up
 }
 
 // outcomes are waiting to be stored.
 type outcomes struct {
 	mu      sync.Mutex
 	waiting []outcome
-	delayed map[*time.Timer]outcome // nil: none is to be delayed any more
+	delayed map[*time.Timer]outcome // nil: a shutdown has begun
 	poke    chan struct{}
 }
 
@@ -64,21 +65,29 @@ func (w *Worker) complete(ctx context.Context) {
 	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	w.flush(end, end.Done())
+	for {
+		w.flush(end, end.Done())
+		// What is left waits for another session: for a lock, or for the end of a transaction in doubt.
+		if _, _, held := w.ledger.counts(); held == 0 || !wait(end, lastDelay) {
+			return
+		}
+	}
 }
 
-// storeTime bounds one statement of a flush; laterDelay is how long an outcome waits for its reason to pass.
+// storeTime bounds one statement of a flush; laterDelay is how long an outcome waits for its reason to pass, lastDelay during
+// a shutdown.
 const (
 	storeTime  = 30 * time.Second
 	laterDelay = time.Second
+	lastDelay  = 50 * time.Millisecond
 )
 
-// later puts an outcome after a moment, or at once during a shutdown, which would not wait for it.
+// later puts an outcome after a moment, a shorter one during a shutdown.
 func (o *outcomes) later(one outcome) {
 	o.mu.Lock()
 	if o.delayed == nil {
 		o.mu.Unlock()
-		o.put(one)
+		time.AfterFunc(lastDelay, func() { o.put(one) })
 		return
 	}
 	defer o.mu.Unlock()
@@ -95,7 +104,7 @@ func (o *outcomes) later(one outcome) {
 	o.delayed[timer] = one
 }
 
-// hurry puts what later has delayed, and lets nothing be delayed any more.
+// hurry puts what later has delayed, and lets nothing be delayed for long any more.
 func (o *outcomes) hurry() {
 	o.mu.Lock()
 	delayed := o.delayed
@@ -110,9 +119,11 @@ func (o *outcomes) hurry() {
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
 // time; a statement under way is not cut, because its answer would be lost.
 func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
-	var plain, recorded, failed, released, cancelled, followed []outcome
+	var plain, recorded, failed, released, cancelled, followed, doubtful []outcome
 	for _, o := range w.outcomes.take() {
 		switch {
+		case o.doubt != nil:
+			doubtful = append(doubtful, o)
 		case o.release:
 			released = append(released, o)
 		case o.cancel:
@@ -126,6 +137,9 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 		default:
 			recorded = append(recorded, o)
 		}
+	}
+	if doubtful != nil {
+		failed = append(failed, w.lookUp(ctx, stop, doubtful)...)
 	}
 	w.write(ctx, stop, plain, w.succeed)
 	w.write(ctx, stop, recorded, w.succeed)
@@ -196,6 +210,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			w.refuse(ctx, stop, batch[0], refused)
 			return
 		case locked:
+			w.ledger.park(batch[0].hold)
 			w.outcomes.later(batch[0]) // by itself; the others go on
 			return
 		}
@@ -214,16 +229,68 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 	}
 }
 
-// settle frees the holds of a stored batch and reports those that the database did not know any more.
+// settle frees the holds of a stored batch and reports those that the database did not know any more. What a look-up did not
+// end goes on elsewhere.
 func (w *Worker) settle(batch []outcome, ended map[int64]bool) {
-	hs := make([]*hold, len(batch))
-	for i, o := range batch {
-		hs[i] = o.hold
-		if !ended[o.hold.ID] && !o.unsure {
-			w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", o.hold.ID, "kind", o.hold.Kind, "attempt", o.hold.Attempt)
+	hs := make([]*hold, 0, len(batch))
+	for _, o := range batch {
+		switch h := o.hold; {
+		case ended[h.ID]:
+		case o.doubt != nil:
+			continue
+		case !o.unsure:
+			w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+		case o.err != nil:
+			w.log.Warn("job failed; the answer to storing that was lost, and the job is not this worker's any more", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", firstLine(o.err))
+			poke(w.wake)
 		}
+		hs = append(hs, o.hold)
 	}
 	w.ledger.settle(hs...)
+}
+
+const saysCommitted = "the answer to COMMIT was lost; the transaction had committed, and the job is done"
+
+// lookUp finds out what became of transactions of which the answer to COMMIT was lost (G5), and returns those that were
+// rolled back, as failures. Their holds stay in the ledger, and so under the lease, until it is known.
+func (w *Worker) lookUp(ctx context.Context, stop <-chan struct{}, doubtful []outcome) (failed []outcome) {
+	w.write(ctx, stop, doubtful, func(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
+		doubts := make([]engine.InDoubt, len(batch))
+		for i, o := range batch {
+			doubts[i] = engine.InDoubt{Hold: o.hold.name(), Xact: o.doubt.Xact}
+		}
+		fates, err := w.store.Fates(ctx, batch[0].hold.owner, doubts)
+		if err != nil {
+			return nil, nil, err
+		}
+		ended := make(map[int64]bool, len(batch))
+		for i, o := range batch {
+			line := []any{"job", o.hold.ID, "kind", o.hold.Kind, "attempt", o.hold.Attempt, "transaction", o.doubt.Xact, "error", firstLine(o.doubt.Err)}
+			switch fates[i] {
+			case engine.Undecided:
+				w.ledger.park(o.hold)
+				w.outcomes.later(o)
+			case engine.RolledBack:
+				// The handler ran, so the attempt is spent: what makes each COMMIT fail must not go on for ever.
+				failed = append(failed, outcome{hold: o.hold, err: &rolledBackError{o.doubt}})
+			case engine.Committed:
+				w.log.Warn(saysCommitted, line...)
+				ended[o.hold.ID] = true
+			case engine.Taken:
+				w.log.Warn("the answer to COMMIT was lost; the transaction was rolled back, and its job was taken back", line...)
+				ended[o.hold.ID] = true
+			}
+		}
+		return ended, nil, nil
+	})
+	return failed
+}
+
+// rolledBackError is what stands on record of a transaction that a look-up found rolled back.
+type rolledBackError struct{ doubt *engine.DoubtError }
+
+func (e *rolledBackError) Error() string {
+	return "the handler succeeded, but the connection was lost at COMMIT and its transaction was rolled back: " + e.doubt.Err.Error()
 }
 
 // refuse ends a job whose outcome the database will not take: it fails for good, with the database's reason.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/jobgen-go/jobgen/internal/pgproxy"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/worker"
 )
@@ -153,16 +154,13 @@ func TestG8SuspectWhoseClaimWasNotAnsweredRuns(t *testing.T) {
 	pool := database(t)
 	slow, network := proxied(t, pool)
 	spec := kind("t.suspect")
-	ref := enqueue(t, pool, spec, task{N: 1})
+	enqueue(t, pool, spec, task{N: 1})
 	execute(t, pool, `UPDATE jobgen.jobs SET crashes = 2, run_at = now() + interval '1 hour'`)
 	start(t, slow, worker.Config{Reclaim: 200 * time.Millisecond}, stampers(pool, spec))
 	eventually(t, soon, "the worker is asleep", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 1 })
-	lost := loseAnswer(t, pool, network, "ClaimSuspect")
+	lost := network.On(statement("ClaimSuspect"), 1, pgproxy.CutDuring)
 	execute(t, pool, `UPDATE jobgen.jobs SET run_at = now()`)
-	becomes(t, pool, ref.ID, "is claimed", func(r row) bool { return r.Status == "running" })
-	<-lost
-	network.cut()
-	network.thaw()
+	receive(t, "it is claimed, and the answer is lost", lost.Done())
 	eventually(t, soon, "the job ran", func() bool { return ran(t, pool, 1) })
 	drained(t, pool, soon)
 }

@@ -179,6 +179,7 @@ func (h *hold) failure(err error) engine.Failure {
 // conclude decides what a returned handler means. cause is why its context had been cancelled before, if it had.
 func (w *Worker) conclude(o outcome, cause error) {
 	h := o.hold
+	var doubt *engine.DoubtError
 	switch {
 	case o.err == nil && o.stored:
 		w.ledger.settle(h)
@@ -186,6 +187,13 @@ func (w *Worker) conclude(o outcome, cause error) {
 		// Another job did the key's work; what this one did is rolled back, and its row only has to go (G6).
 		h.Recorded, h.Then = true, nil
 		w.outcomes.put(outcome{hold: h})
+	case o.verdict && errors.As(o.err, &doubt):
+		o.doubt = doubt
+		if w.ledger.current(h) {
+			w.outcomes.put(o)
+			return
+		}
+		w.log.Warn("the answer to COMMIT was lost, and the worker's lease with it: the job is done, or another worker does it", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 	case !w.ledger.current(h) || o.verdict && errors.Is(o.err, engine.ErrLeaseLost):
 		w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 		w.ledger.settle(h)
@@ -201,7 +209,6 @@ func (w *Worker) conclude(o outcome, cause error) {
 		o.release = true
 		w.outcomes.later(o)
 	default:
-		o.unsure = o.verdict && errors.Is(o.err, engine.ErrUnknown)
 		w.outcomes.put(o)
 	}
 }

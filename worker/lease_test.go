@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/pgproxy"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/worker"
 )
@@ -58,7 +59,7 @@ func TestG4StaleHoldChangesNothing(t *testing.T) {
 	}
 	before := one[uuid.UUID](t, pool, `SELECT id FROM jobgen.workers`)
 
-	network.freeze()
+	network.Freeze()
 	start(t, pool, worker.Config{Lease: 2 * time.Second, Reclaim: 100 * time.Millisecond}, func(r *worker.Registry) {
 		worker.Handle(r, spec, func(context.Context, *jobs.Job[task]) (string, error) { return "of B", nil })
 	})
@@ -68,7 +69,7 @@ func TestG4StaleHoldChangesNothing(t *testing.T) {
 		}
 	}
 	close(thawed) // two handlers return; their outcomes are under way when the network is back
-	network.thaw()
+	network.Heal()
 	if cause := receive(t, "A's running handler is cancelled", causes); !errors.Is(cause, jobs.ErrLeaseLost) {
 		t.Errorf("the cause is %v", cause)
 	}
@@ -404,14 +405,10 @@ func TestG7ClaimWhoseAnswerIsLostIsGivenBackAndRuns(t *testing.T) {
 	spec := kind("t.unseen")
 	w := start(t, slow, worker.Config{}, stampers(pool, spec))
 	eventually(t, soon, "the worker is asleep", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 1 })
-	lost := loseAnswer(t, pool, network, "Claim")
+	held := network.On(statement("Claim"), 1, pgproxy.Hold)
+	receive(t, "a claim is on its way", held.Done())
 	refs := enqueueMany(t, pool, spec, numbered(3))
-	for _, ref := range refs {
-		becomes(t, pool, ref.ID, "is claimed", func(r row) bool { return r.Status == "running" })
-	}
-	<-lost
-	network.cut()
-	network.thaw()
+	receive(t, "it has claimed, and its answer is lost", held.ReleaseInto(pgproxy.CutDuring).Done())
 	for n := range refs {
 		eventually(t, soon, "the job ran", func() bool { return ran(t, pool, n) })
 	}
@@ -520,7 +517,7 @@ func TestG7WorkerOutlivesConnectionsThatDieSilently(t *testing.T) {
 	stranded := make(chan struct{})
 	var once sync.Once
 	tap.before("NextDue", func(ctx context.Context) context.Context {
-		once.Do(func() { network.strand(); close(stranded) })
+		once.Do(func() { network.Strand(); close(stranded) })
 		return ctx
 	})
 	receive(t, "the connections have died", stranded)
@@ -556,7 +553,7 @@ func TestG7SilentlyDeadConnectionLosesNoLease(t *testing.T) {
 	stranded := make(chan struct{})
 	var once sync.Once
 	tap.before("Heartbeat", func(ctx context.Context) context.Context {
-		once.Do(func() { network.strand(); close(stranded) })
+		once.Do(func() { network.Strand(); close(stranded) })
 		return ctx
 	})
 	receive(t, "the connections have died", stranded)

@@ -46,7 +46,8 @@ type ledger struct {
 	runners int // goroutines that start what is waiting
 	running int // handlers that have not returned, stale ones included
 	active  map[*hold]struct{}
-	closed  bool // nothing is started any more
+	parked  map[*hold]struct{} // their outcomes wait for another session: they take up no room, up to maxHolds of them
+	closed  bool               // nothing is started any more
 
 	lockers  int           // goroutines that run jobs owned by lock (lock.go)
 	lockMost int           // of them at once
@@ -64,7 +65,10 @@ type ledger struct {
 }
 
 func newLedger(slots int) *ledger {
-	return &ledger{byID: map[int64]*hold{}, active: map[*hold]struct{}{}, ending: map[int64]int{}, slots: slots, room: make(chan struct{}, 1)}
+	return &ledger{
+		byID: map[int64]*hold{}, active: map[*hold]struct{}{}, parked: map[*hold]struct{}{}, ending: map[int64]int{},
+		slots: slots, room: make(chan struct{}, 1),
+	}
 }
 
 // own starts a new worker id. What was held under the old one is lost: handlers are cancelled and the holds are not
@@ -79,6 +83,7 @@ func (l *ledger) own(id uuid.UUID, cause error) int {
 		}
 	}
 	clear(l.byID)
+	clear(l.parked)
 	l.waiting, l.owner = nil, id
 	poke(l.room)
 	return n
@@ -100,6 +105,7 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
 		h.entered = at
 		if old := l.byID[h.ID]; old != nil && old.cancel != nil {
 			old.cancel(engine.ErrLeaseLost)
+			delete(l.parked, old)
 		}
 		l.byID[h.ID] = h
 	}
@@ -200,9 +206,20 @@ func (l *ledger) settle(hs ...*hold) {
 	for _, h := range hs {
 		if l.byID[h.ID] == h {
 			delete(l.byID, h.ID)
+			delete(l.parked, h)
 		}
 	}
 	poke(l.room)
+}
+
+// park says that h's outcome waits for another session, which may take its time: it makes room for another hold.
+func (l *ledger) park(h *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byID[h.ID] == h {
+		l.parked[h] = struct{}{}
+		poke(l.room)
+	}
 }
 
 // gone settles holds that the database says are no longer this worker's, and cancels their handlers.
@@ -358,7 +375,7 @@ func (l *ledger) want() int {
 	defer l.mu.Unlock()
 	l.measure()
 	capacity := max(l.slots, min(maxHolds, l.slots+int(min(l.rate*ahead.Seconds(), maxHolds))))
-	n := min(capacity-len(l.byID), capacity-l.running-l.lockers-len(l.waiting))
+	n := min(capacity-len(l.byID)+min(len(l.parked), maxHolds), capacity-l.running-l.lockers-len(l.waiting))
 	if starving := len(l.waiting) == 0 && l.running+l.lockers < l.slots; n > 0 && (starving || n >= capacity/2) {
 		return n
 	}

@@ -250,6 +250,16 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 		return true
 	}
 	w.lockSweep.Store(true)
+	var doubt *engine.DoubtError
+	if errors.As(reason, &doubt) {
+		ctx, cancel := limit(w.handlers)
+		defer cancel()
+		fates, err := w.store.Fates(ctx, uuid.Nil, []engine.InDoubt{{Hold: engine.Hold{ID: h.ID}, Xact: doubt.Xact}})
+		if err == nil && fates[0] == engine.Committed {
+			w.log.Warn(saysCommitted, "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "transaction", doubt.Xact, "error", firstLine(doubt.Err))
+			return false
+		}
+	}
 	w.log.Warn("a handler's transaction ended before its outcome was known; the job is finished or waits, as the database says, and no attempt is spent", "job", h.ID, "kind", h.Kind, "error", firstLine(reason))
 	return false
 }

@@ -102,6 +102,22 @@ func TestG5TransactionThatFailsLeavesNothingButTheFailure(t *testing.T) {
 			_, err := tx.Exec(ctx, `ROLLBACK`)
 			return "fine", err
 		}},
+		{"COMMIT AND CHAIN", outcome{want: "ended its transaction by a statement of its own", effects: 1}, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+			_, err := tx.Exec(ctx, `COMMIT AND CHAIN`)
+			return "fine", errors.Join(err, leave(ctx, tx, 2, "in the next transaction"))
+		}},
+		{"ROLLBACK AND CHAIN", outcome{want: "ended its transaction by a statement of its own"}, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+			_, err := tx.Exec(ctx, `ROLLBACK AND CHAIN`)
+			return "fine", errors.Join(err, leave(ctx, tx, 2, "in the next transaction"))
+		}},
+		{"COMMIT; BEGIN", outcome{want: "ended its transaction by a statement of its own", effects: 1}, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+			_, err := tx.Exec(ctx, `COMMIT; BEGIN`)
+			return "fine", errors.Join(err, leave(ctx, tx, 2, "in the next transaction"))
+		}},
+		{"RESET ALL", outcome{want: "RESET ALL"}, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+			_, err := tx.Exec(ctx, `RESET ALL`)
+			return "fine", err
+		}},
 		{"Commit", outcome{want: "the worker commits or rolls back this transaction"}, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
 			return "fine", tx.Commit(ctx)
 		}},

@@ -14,31 +14,46 @@ import (
 const complete = `-- name: Complete :many
 DELETE FROM jobgen.jobs
 WHERE id = ANY($1::bigint[]) AND fence = ANY($2::bigint[]) AND worker_id = $3::uuid
-RETURNING id
+RETURNING id, (CASE WHEN $4::bool AND current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 `
 
 type CompleteParams struct {
 	Ids      []int64
 	Fences   []int64
 	WorkerID uuid.UUID
+	InTx     bool
+}
+
+type CompleteRow struct {
+	ID   int64
+	Xact int64
 }
 
 // Complete removes finished jobs of kinds that leave no record. Only current holds may stand in one call: with a stale
 // (1, 5) beside a live (2, 9), job 1 held at 9 would go. Without a join it is a third faster than with one. It does not
-// say status = 'running': that made the planner walk jobs_held (45k to 2k jobs/s). Served by the primary key.
-func (q *Queries) Complete(ctx context.Context, arg CompleteParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, complete, arg.Ids, arg.Fences, arg.WorkerID)
+// say status = 'running': that made the planner walk jobs_held (45k to 2k jobs/s). Served by the primary key. With in_tx, as
+// the last statement before COMMIT in a handler's transaction, it tells the transaction's id (0: this is not the transaction
+// that began with the mark jobgen.tx, which ends with it), and leaves the server ten seconds to get the COMMIT, then it rolls back:
+// a client that died in between would lock the row for as long as TCP takes to notice, which may be hours.
+func (q *Queries) Complete(ctx context.Context, arg CompleteParams) ([]CompleteRow, error) {
+	rows, err := q.db.Query(ctx, complete,
+		arg.Ids,
+		arg.Fences,
+		arg.WorkerID,
+		arg.InTx,
+	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []CompleteRow
 	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
+		var i CompleteRow
+		if err := rows.Scan(&i.ID, &i.Xact); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -49,10 +64,10 @@ func (q *Queries) Complete(ctx context.Context, arg CompleteParams) ([]int64, er
 const completeRecorded = `-- name: CompleteRecorded :many
 WITH done AS (
   DELETE FROM jobgen.jobs j
-  WHERE j.id = ANY($1::bigint[]) AND j.fence = ANY($2::bigint[]) AND j.worker_id = $3::uuid
+  WHERE j.id = ANY($2::bigint[]) AND j.fence = ANY($3::bigint[]) AND j.worker_id = $4::uuid
   RETURNING j.id, j.kind, j.key
 ), outcome AS (
-  SELECT unnest($1::bigint[]) AS id, unnest($4::text[]) AS result, unnest($5::bigint[]) AS keep_us
+  SELECT unnest($2::bigint[]) AS id, unnest($5::text[]) AS result, unnest($6::bigint[]) AS keep_us
 ), put AS (
   INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
   SELECT done.kind, coalesce(done.key, 'job:' || done.id), done.id, nullif(outcome.result, '')::jsonb,
@@ -63,10 +78,13 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded FROM done
+SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded, (CASE WHEN $1::bool AND current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done
 `
 
 type CompleteRecordedParams struct {
+	InTx     bool
 	Ids      []int64
 	Fences   []int64
 	WorkerID uuid.UUID
@@ -77,13 +95,15 @@ type CompleteRecordedParams struct {
 type CompleteRecordedRow struct {
 	ID       int64
 	Recorded bool
+	Xact     int64
 }
 
 // CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
-// only. An arbiter row that another job has taken over or finished is left alone, and recorded is false. (IN is a hashed
+// only; in_tx likewise. An arbiter row that another job has taken over or finished is left alone, and recorded is false. (IN is a hashed
 // subplan; the LEFT JOIN that was here became a nested loop over both CTEs, n² of them.)
 func (q *Queries) CompleteRecorded(ctx context.Context, arg CompleteRecordedParams) ([]CompleteRecordedRow, error) {
 	rows, err := q.db.Query(ctx, completeRecorded,
+		arg.InTx,
 		arg.Ids,
 		arg.Fences,
 		arg.WorkerID,
@@ -97,7 +117,7 @@ func (q *Queries) CompleteRecorded(ctx context.Context, arg CompleteRecordedPara
 	var items []CompleteRecordedRow
 	for rows.Next() {
 		var i CompleteRecordedRow
-		if err := rows.Scan(&i.ID, &i.Recorded); err != nil {
+		if err := rows.Scan(&i.ID, &i.Recorded, &i.Xact); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -105,7 +105,9 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (NOT $1::bool OR EXISTS (SELECT FROM put))::bool AS recorded FROM done
+SELECT done.id, (NOT $1::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done
 `
 
 type CompleteLockedParams struct {
@@ -120,10 +122,11 @@ type CompleteLockedParams struct {
 type CompleteLockedRow struct {
 	ID       int64
 	Recorded bool
+	Xact     int64
 }
 
 // CompleteLocked removes a job whose row lock the transaction has, with the marks of its starts, and with @record its result
-// goes on record, as in CompleteRecorded. What marks of other workers there were is its history. No row: the job is gone.
+// goes on record, as in CompleteRecorded; xact is as there. What marks of other workers there were is its history. No row: the job is gone.
 func (q *Queries) CompleteLocked(ctx context.Context, arg CompleteLockedParams) ([]CompleteLockedRow, error) {
 	rows, err := q.db.Query(ctx, completeLocked,
 		arg.Record,
@@ -140,7 +143,7 @@ func (q *Queries) CompleteLocked(ctx context.Context, arg CompleteLockedParams) 
 	var items []CompleteLockedRow
 	for rows.Next() {
 		var i CompleteLockedRow
-		if err := rows.Scan(&i.ID, &i.Recorded); err != nil {
+		if err := rows.Scan(&i.ID, &i.Recorded, &i.Xact); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -25,6 +25,15 @@ var (
 	ErrDeaf = errors.New("jobgen: the database is behind a pooler in transaction mode, which passes no notifications on")
 )
 
+// DoubtError is ErrUnknown of a COMMIT, with what it takes to look it up by Fates.
+type DoubtError struct {
+	Xact int64 // the transaction's id, with its epoch
+	Err  error
+}
+
+func (e *DoubtError) Error() string   { return "the answer to COMMIT was lost: " + e.Err.Error() }
+func (e *DoubtError) Unwrap() []error { return []error{ErrUnknown, e.Err} }
+
 // ErrRecorded: the key's result is on record already, of another job.
 var ErrRecorded = errors.New("jobgen: the key's work is already done, by another job")
 
@@ -141,6 +150,23 @@ type Failure struct {
 	Snooze    bool          // put off: the attempt is not spent, unless that has been done MaxSnoozes times
 	Error     string
 }
+
+// InDoubt is a job whose transaction was finishing it, and had its row locked, when the answer to COMMIT was lost. Xact is
+// the transaction's id; 0: not known.
+type InDoubt struct {
+	Hold
+	Xact int64
+}
+
+// Fate is what became of a transaction that finished a job.
+type Fate int
+
+const (
+	Undecided  Fate = iota // it has not ended: ask again
+	Committed              // the job is finished
+	RolledBack             // the job is as it was before
+	Taken                  // rolled back, and the job is not the worker's any more
+)
 
 // Failed answers for one Failure that was a current hold.
 type Failed struct {
@@ -267,6 +293,9 @@ type Store interface {
 	Fail(ctx context.Context, id uuid.UUID, failed []Failure) ([]Failed, error)
 	Release(ctx context.Context, id uuid.UUID, holds []Hold) ([]int64, error)
 	Cancel(ctx context.Context, id uuid.UUID, holds []Cancelled) ([]Cancel, error)
+	// Fates tells, in the order of doubts, what became of transactions of which the answer to COMMIT was lost. id is the
+	// worker that the job's row named before; uuid.Nil: none (the row was queued, with fence 0).
+	Fates(ctx context.Context, id uuid.UUID, doubts []InDoubt) ([]Fate, error)
 
 	// MarkLost judges the workers whose lease has run out; Reclaim takes back what lost workers hold, at most n.
 	MarkLost(ctx context.Context) ([]Lost, error)
@@ -295,7 +324,8 @@ type Store interface {
 	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. ErrNotBegun: it could not be
 	// opened, and fn was not called. fn gets a finish to call
 	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
-	// stale, with ErrRecorded if another job has done the key's work, and with ErrUnknown if the answer to COMMIT was lost.
+	// stale, with ErrRecorded if another job has done the key's work, and with a DoubtError if the answer to COMMIT was
+	// lost. After any other error the transaction is rolled back.
 	InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(Success) error) error) error
 
 	// Lock opens a transaction that takes the first job of w.Locks from the marks on by its row lock; nil: there is none.

@@ -3,7 +3,7 @@
 //
 //	p, err := pgproxy.Start(config.ConnConfig.Config) // in front of the server that config names
 //	config.ConnConfig.DialFunc = p.Dial
-//	lost := p.On(pgproxy.Runs("commit"), 1, pgproxy.CutDuring) // the server commits, the client never hears of it
+//	lost := p.On(pgproxy.Runs("INSERT INTO orders"), 1, pgproxy.CutDuring) // the server inserts, the client never hears of it
 //	…
 //	<-lost.Done()
 //
@@ -31,18 +31,22 @@ type Message struct {
 	App  string // application_name, as the startup message says it
 	Type byte   // of the protocol: Q Query, P Parse, B Bind, D Describe, E Execute, S Sync, …; 0 the startup message
 	SQL  string // text of the statement that it brings, or names and has been seen to be prepared
+
+	// Cancel: it is no startup message, but asks the server to cancel what another connection is at. pgx sends one when it
+	// gives a connection up.
+	Cancel bool
 }
 
 // Match chooses messages. It is called once for each message, in the order in which the messages come, with the proxy
 // locked: it may keep what it sees, but must not call the proxy.
 type Match func(Message) bool
 
-// Runs chooses the messages that execute a statement with this text somewhere in it, in capitals or not: its Query, or the
-// Execute of it prepared.
+// Runs chooses the messages with which the execution of a statement begins that has this text somewhere in it, in capitals
+// or not: its Query, or the Bind of it prepared (not the Execute: the server takes the time, and may take the snapshot, at the Bind).
 func Runs(text string) Match {
 	text = strings.ToLower(text)
 	return func(m Message) bool {
-		return (m.Type == 'Q' || m.Type == 'E') && strings.Contains(strings.ToLower(m.SQL), text)
+		return (m.Type == 'Q' || m.Type == 'B') && strings.Contains(strings.ToLower(m.SQL), text)
 	}
 }
 
@@ -51,17 +55,18 @@ type Act int
 
 const (
 	CutBefore    Act = iota // the connection ends; the server has not got the message
+	CutSent                 // the server gets the message, and the connection ends while it works on it
 	CutDuring               // the server does what it is asked and answers; the connection ends, the client has nothing of it
 	CutInside               // as CutDuring, but the client gets the first half of the answer
 	CutShort                // as CutDuring, but the client gets all of the answer but its last byte
 	CutAfter                // the client gets the answer, then the connection ends
 	StrandBefore            // from the message on, nothing passes in this connection, and neither side is told
 	StrandDuring            // as StrandBefore, but the server gets the message and answers
-	Hold                    // the message waits for Release
+	Hold                    // the message waits for Release or ReleaseInto
 )
 
 func (a Act) String() string {
-	return [...]string{"cut before", "cut during", "cut inside", "cut short", "cut after", "strand before", "strand during", "hold"}[a]
+	return [...]string{"cut before", "cut sent", "cut during", "cut inside", "cut short", "cut after", "strand before", "strand during", "hold"}[a]
 }
 
 // Trigger is an act that waits for its message.
@@ -71,6 +76,7 @@ type Trigger struct {
 	left  int // matching messages until it acts; 0: it has been disarmed, or has acted
 	act   Act
 	held  bool
+	next  *Trigger // for the message that was held
 	done  chan struct{}
 }
 
@@ -90,6 +96,16 @@ func (t *Trigger) Release() {
 	defer t.p.mu.Unlock()
 	t.left, t.held = 0, false
 	t.p.changed.Broadcast()
+}
+
+// ReleaseInto has act happen at the held message.
+func (t *Trigger) ReleaseInto(act Act) *Trigger {
+	next := &Trigger{p: t.p, act: act, done: make(chan struct{})}
+	t.p.mu.Lock()
+	t.next = next
+	t.p.mu.Unlock()
+	t.Release()
+	return next
 }
 
 // Proxy is a relay in front of a server. Its methods may be called concurrently.
@@ -321,6 +337,7 @@ func (l *link) read(r *bufio.Reader) (frame []byte, err error) {
 			}
 			continue
 		case cancelRequest:
+			m.Cancel = true
 			return frame, nil
 		}
 		for rest := frame[8:]; len(rest) > 1; {
@@ -368,9 +385,11 @@ func (l *link) text(kind byte, body []byte) string {
 func (l *link) send(frame []byte) bool {
 	p, kind := l.p, l.last.Type
 	p.mu.Lock()
-	t := p.fire(l.last)
-	if t != nil {
+	var sent *Trigger
+	for t := p.fire(l.last); t != nil; t = t.next {
 		switch t.act {
+		case CutSent:
+			sent = t
 		case CutBefore:
 			p.mu.Unlock()
 			l.end()
@@ -382,6 +401,9 @@ func (l *link) send(frame []byte) bool {
 		case Hold:
 			t.held = true
 			close(t.done)
+			for t.held && !l.gone {
+				p.changed.Wait()
+			}
 		default:
 			l.due, l.dueAt = t, l.asked+1
 			if strings.IndexByte("pdcf", kind) >= 0 && l.answered < l.asked { // they continue what has been asked
@@ -389,7 +411,7 @@ func (l *link) send(frame []byte) bool {
 			}
 		}
 	}
-	for !l.gone && (l.stranded || !p.toward || t != nil && t.held) {
+	for !l.gone && (l.stranded || !p.toward) {
 		p.changed.Wait()
 	}
 	gone := l.gone
@@ -401,6 +423,11 @@ func (l *link) send(frame []byte) bool {
 		return false
 	}
 	_, err := l.server.Write(frame)
+	if sent != nil {
+		l.end()
+		close(sent.done)
+		return false
+	}
 	return err == nil
 }
 

@@ -75,7 +75,7 @@ func TestCutsAtAStatement(t *testing.T) {
 			_, err := c.Exec(context.Background(), `INSERT INTO effect VALUES (1)`)
 			return err
 		}},
-		{"Execute", func(c *pgx.Conn) error {
+		{"Bind", func(c *pgx.Conn) error {
 			_, err := c.Exec(context.Background(), `INSERT INTO effect VALUES ($1)`, 1)
 			return err
 		}},
@@ -120,7 +120,7 @@ func TestActsOnTheAnswerOfTheMessageInAPipeline(t *testing.T) {
 	t.Parallel()
 	pool, p, connect := through(t)
 	c := connect()
-	lost := p.On(func(m pgproxy.Message) bool { return m.Type == 'E' && strings.Contains(m.SQL, "'second'") }, 1, pgproxy.CutDuring)
+	lost := p.On(func(m pgproxy.Message) bool { return m.Type == 'B' && strings.Contains(m.SQL, "'second'") }, 1, pgproxy.CutDuring)
 	pipeline := c.PgConn().StartPipeline(t.Context())
 	for _, which := range []string{"first", "second", "third"} {
 		pipeline.SendQueryParams(`INSERT INTO effect SELECT 1 WHERE '`+which+`' <> ''`, nil, nil, nil, nil)
@@ -223,7 +223,7 @@ func TestStrandedConnectionsSayNothingAndNewOnesWork(t *testing.T) {
 				failed <- err
 			}()
 			receive(t, "it is stranded", stranded.Done())
-			if n := effects(t, pool); n != int(act-pgproxy.StrandBefore) {
+			if n := effects(t, pool); (n == 1) != (act == pgproxy.StrandDuring) {
 				t.Errorf("%d effects", n)
 			}
 			select {
@@ -259,6 +259,57 @@ func TestHeldMessageGoesOnWhenReleased(t *testing.T) {
 	held.Release()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+	if n := effects(t, pool); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// The server works on while its client is gone, and does not notice before it answers.
+func TestCutWhileTheServerWorks(t *testing.T) {
+	t.Parallel()
+	pool, p, connect := through(t)
+	lock, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback(context.Background())
+	if _, err := lock.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	p.On(func(m pgproxy.Message) bool { return m.Cancel }, 1, pgproxy.CutBefore)
+	lost := p.On(pgproxy.Runs("insert"), 1, pgproxy.CutSent)
+	if _, err := connect().Exec(t.Context(), `INSERT INTO effect SELECT 1 FROM pg_advisory_xact_lock(1)`); err == nil {
+		t.Error("the client got an answer")
+	}
+	receive(t, "the cut", lost.Done())
+	if n := effects(t, pool); n != 0 {
+		t.Errorf("%d effects", n)
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(soon); effects(t, pool) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the server did nothing")
+		}
+	}
+}
+
+func TestHeldMessageCanMeetAnotherAct(t *testing.T) {
+	t.Parallel()
+	pool, p, connect := through(t)
+	held := p.On(pgproxy.Runs("insert"), 1, pgproxy.Hold)
+	c := connect()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(context.Background(), `INSERT INTO effect VALUES (1)`)
+		done <- err
+	}()
+	receive(t, "the message is held", held.Done())
+	receive(t, "the cut", held.ReleaseInto(pgproxy.CutDuring).Done())
+	if err := <-done; err == nil {
+		t.Error("the client got an answer")
 	}
 	if n := effects(t, pool); n != 1 {
 		t.Errorf("%d effects", n)

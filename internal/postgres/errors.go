@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +25,14 @@ func translate(err error) error {
 	if err == nil || errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
+	var connect *pgconn.ConnectError
 	var pg *pgconn.PgError
-	var conn *pgconn.ConnectError
-	if errors.As(err, &pg) {
+	switch {
+	case errors.As(err, &connect):
+		return err // nothing was sent
+	case errors.As(err, &pg) && fatal(pg):
+		return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
+	case errors.As(err, &pg):
 		switch {
 		case pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42703":
 			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
@@ -36,8 +42,6 @@ func translate(err error) error {
 			return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)
 		case pg.Code == "26000" || pg.Code == "42P05":
 			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol), or directly: %w", err)
-		case relayed(pg) && !errors.As(err, &conn):
-			return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
 		case slices.Contains(refusals, pg.Code[:min(2, len(pg.Code))]):
 			return &engine.ValueError{Err: err}
 		}
@@ -52,6 +56,13 @@ func translate(err error) error {
 // relayed tells whether an error is a pooler's word for the end of its connection to the server: what the server has done of
 // the statement it does not know.
 func relayed(pg *pgconn.PgError) bool { return strings.HasPrefix(pg.Code, "08") }
+
+// fatal tells whether pg ended the connection, which can happen after the statement has taken effect and before its answer
+// is sent: an operator's pg_terminate_backend, a shutdown.
+func fatal(pg *pgconn.PgError) bool {
+	severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity)
+	return severity == "FATAL" || severity == "PANIC" || relayed(pg)
+}
 
 // explain is translate for the first contact with a database: one sentence that says what to do.
 func explain(err error) error {

@@ -45,13 +45,13 @@ func finishThen(ctx context.Context, tx pgx.Tx, q *gen.Queries, id uuid.UUID, do
 		if len(form) == 0 {
 			continue
 		}
-		ended, others, err := complete(ctx, q, id, form)
+		c, err := complete(ctx, q, id, form, false)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, ended...)
-		for _, id := range ended {
-			if !slices.Contains(others, id) { // its key's work is another job's, and so is what follows it
+		all = append(all, c.ended...)
+		for _, id := range c.ended {
+			if !slices.Contains(c.unrecorded, id) { // its key's work is another job's, and so is what follows it
 				then = append(then, byID[id].Then...)
 			}
 		}

@@ -43,7 +43,7 @@ func (s *Store) LockSuspect(ctx context.Context, w *engine.Worker, skip []int64)
 }
 
 func (s *Store) lock(ctx context.Context, take func(*gen.Queries) ([]gen.LockRow, error)) (engine.Locked, error) {
-	tx, err := s.app.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	tx, err := s.app.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err != nil {
 		return nil, translate(err)
 	}
@@ -71,17 +71,19 @@ func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) 
 		Record: done.Record, ID: l.job.ID, Attempt: int32(l.job.Attempt), WorkerID: id, Result: string(done.Result), KeepUs: done.Keep.Microseconds(),
 	})
 	switch {
-	case err != nil:
-		return translate(err)
-	case len(rows) == 0:
-		return engine.ErrLeaseLost // the handler had ended the transaction, and begun another
-	case !rows[0].Recorded:
+	case err == nil && (len(rows) == 0 || rows[0].Xact == 0):
+		return errEnded // and had begun another
+	case err == nil && !rows[0].Recorded:
 		return engine.ErrRecorded
+	case err == nil:
+		err = follow(ctx, l.tx, done.Then)
 	}
-	if err := follow(ctx, l.tx, done.Then); err != nil {
-		return translate(err)
+	if err = translate(err); errors.Is(err, engine.ErrUnknown) {
+		return &lostError{err}
+	} else if err != nil {
+		return err
 	}
-	return commit(ctx, l.tx)
+	return commit(ctx, l.tx, rows[0].Xact)
 }
 
 func (l *locked) Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (int64, error) {
@@ -94,7 +96,7 @@ func (l *locked) Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (in
 	if err != nil {
 		return 0, err
 	}
-	return fence, commit(ctx, l.tx)
+	return fence, commit(ctx, l.tx, 0)
 }
 
 func (l *locked) Crash(ctx context.Context, id uuid.UUID, crashes, maxCrashes int, backoff time.Duration) (engine.Reclaimed, error) {
@@ -108,7 +110,7 @@ func (l *locked) Crash(ctx context.Context, id uuid.UUID, crashes, maxCrashes in
 	for _, r := range rows {
 		back.Crashes, back.Dead = int(r.Crashes), r.Dead
 	}
-	return back, commit(ctx, l.tx)
+	return back, commit(ctx, l.tx, 0)
 }
 
 func (l *locked) Rollback(ctx context.Context) {

@@ -234,13 +234,18 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 		func() []any { return claimArgs(w.ID, longAgo, 0, 100) })
 	add("Complete", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Complete(ctx, gen.CompleteParams{}); return err },
-		func() []any { return []any{ids(), fences(), me} })
+		func() []any { return []any{ids(), fences(), me, false} })
 	add("CompleteRecorded", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error {
 			_, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{})
 			return err
 		},
-		func() []any { return []any{ids(), fences(), me, slices.Repeat([]string{"1"}, n()), make([]int64, n())} })
+		func() []any {
+			return []any{false, ids(), fences(), me, slices.Repeat([]string{"1"}, n()), make([]int64, n())}
+		})
+	add("Fates", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error { _, err := q.Fates(ctx, gen.FatesParams{}); return err },
+		func() []any { return []any{me, ids(), slices.Repeat(fences(), n()), make([]int64, n())} })
 	add("Fail", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Fail(ctx, gen.FailParams{}); return err },
 		func() []any {

@@ -199,36 +199,44 @@ func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Succes
 	if done[0].Then != nil {
 		return s.completeThen(ctx, id, done)
 	}
-	ended, _, err := complete(ctx, s.ended, id, done)
-	return ended, err
+	c, err := complete(ctx, s.ended, id, done, false)
+	return c.ended, err
 }
 
-// complete takes outcomes that leave a record or outcomes that leave none, not both in one call. Of those that were to
-// leave one it tells which did not, because another job has done their key's work.
-func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success) (ended, unrecorded []int64, err error) {
+// completed is what complete has done.
+type completed struct {
+	ended      []int64
+	unrecorded []int64 // those that were to leave a record and did not, because another job has done their key's work
+	xact       int64   // in a handler's transaction: its id; 0: it is not the one that began
+}
+
+// complete takes outcomes that leave a record or outcomes that leave none, not both in one call. inTx: this completes the one
+// job of a handler's transaction.
+func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success, inTx bool) (c completed, err error) {
 	ids, fences := make([]int64, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		ids[i], fences[i] = d.ID, d.Fence
 	}
 	if !done[0].Record {
-		ended, err = q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id})
-		return ended, nil, translate(err)
+		rows, err := q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id, InTx: inTx})
+		c.ended = make([]int64, len(rows))
+		for i, r := range rows {
+			c.ended[i], c.xact = r.ID, r.Xact
+		}
+		return c, translate(err)
 	}
 	results, keep := make([]string, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		results[i], keep[i] = string(d.Result), d.Keep.Microseconds()
 	}
-	rows, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep})
-	if err != nil {
-		return nil, nil, translate(err)
-	}
-	ended = make([]int64, len(rows))
+	rows, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep, InTx: inTx})
+	c.ended = make([]int64, len(rows))
 	for i, r := range rows {
-		if ended[i] = r.ID; !r.Recorded {
-			unrecorded = append(unrecorded, r.ID)
+		if c.ended[i], c.xact = r.ID, r.Xact; !r.Recorded {
+			c.unrecorded = append(c.unrecorded, r.ID)
 		}
 	}
-	return ended, unrecorded, nil
+	return c, translate(err)
 }
 
 func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure) ([]engine.Failed, error) {

@@ -16,9 +16,16 @@ import (
 
 const endTimeout = 10 * time.Second
 
+// begin opens a handler's transaction and marks it, in one round trip. The mark goes with the transaction, however that
+// ends, so the completing statement tells by it whether it runs in the one that began (COMMIT AND CHAIN leaves no other
+// trace with the client). BEGIN takes no parameter and sqlc no BEGIN: it is not under queries/.
+const begin = "begin isolation level read committed read write; set local jobgen.tx = 'on'"
+
+var errEnded = errors.New("the handler ended its transaction by a statement of its own (or by RESET ALL took the worker's mark from it); what it committed stands, without the job's completion")
+
 // InTx upholds G5.
 func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish func(engine.Success) error) error) error {
-	tx, err := s.app.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	tx, err := s.app.BeginTx(ctx, pgx.TxOptions{BeginQuery: begin})
 	if err != nil {
 		return fmt.Errorf("%w: %w", engine.ErrNotBegun, err)
 	}
@@ -27,51 +34,102 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 		defer cancel()
 		_ = tx.Rollback(ctx) // after a commit it does nothing; if it fails, the connection is gone and the transaction with it
 	}()
-	finished := false
+	var xact int64
 	err = fn(handlerTx{tx}, func(done engine.Success) error {
 		if err := usable(tx); err != nil {
 			return err
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
-		ended, unrecorded, err := complete(ctx, gen.New(fresh(tx)), id, []engine.Success{done})
+		c, err := complete(ctx, gen.New(fresh(tx)), id, []engine.Success{done}, true)
 		switch {
-		case err == nil && len(ended) == 0:
+		case err == nil && len(c.ended) == 0:
 			err = engine.ErrLeaseLost
-		case err == nil && len(unrecorded) > 0:
+		case err == nil && c.xact == 0:
+			err = errEnded
+		case err == nil && len(c.unrecorded) > 0:
 			err = engine.ErrRecorded
 		case err == nil:
 			err = translate(follow(ctx, tx, done.Then))
 		}
-		finished = err == nil
-		return err
+		switch {
+		case errors.Is(err, engine.ErrUnknown):
+			return &lostError{err}
+		case err != nil:
+			return err
+		}
+		xact = c.xact
+		return nil
 	})
-	if err != nil || !finished {
+	if err != nil || xact == 0 {
 		return err
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	return commit(ctx, tx)
+	return commit(ctx, tx, xact)
 }
 
 // usable tells what is wrong with a transaction after a handler that returned no error.
 func usable(tx pgx.Tx) error {
 	switch tx.Conn().PgConn().TxStatus() {
 	case 'I':
-		return errors.New("the handler ended its transaction by a statement of its own; what it committed stands, without the job's completion")
+		return errEnded
 	case 'E':
 		return errors.New("the handler returned no error, but a statement in its transaction had failed; return that error, or use a savepoint (tx.Begin)")
 	}
 	return nil
 }
 
-func commit(ctx context.Context, tx pgx.Tx) error {
+// commit says what is certain of a COMMIT that failed: a DoubtError if nothing is.
+func commit(ctx context.Context, tx pgx.Tx, xact int64) error {
 	err := tx.Commit(ctx)
 	var pg *pgconn.PgError
-	if err == nil || errors.As(err, &pg) && !relayed(pg) || errors.Is(err, pgx.ErrTxCommitRollback) {
+	switch {
+	case err == nil, errors.Is(err, pgx.ErrTxCommitRollback), errors.As(err, &pg) && !fatal(pg):
 		return err
+	case pgconn.SafeToRetry(err):
+		return &lostError{err}
 	}
-	return fmt.Errorf("%w: COMMIT: %w", engine.ErrUnknown, err)
+	return &engine.DoubtError{Xact: xact, Err: err}
+}
+
+func (s *Store) Fates(ctx context.Context, id uuid.UUID, doubts []engine.InDoubt) ([]engine.Fate, error) {
+	var arg gen.FatesParams
+	if id != uuid.Nil {
+		arg.WorkerID = &id
+	}
+	for _, d := range doubts {
+		arg.Ids, arg.Fences, arg.Xacts = append(arg.Ids, d.ID), append(arg.Fences, d.Fence), append(arg.Xacts, d.Xact)
+	}
+	rows, err := s.ended.Fates(ctx, arg)
+	if err != nil {
+		return nil, translate(err)
+	}
+	byID := make(map[int64]engine.Fate, len(rows))
+	for _, r := range rows {
+		switch {
+		case r.There && r.Free:
+			byID[r.ID] = engine.RolledBack
+		case r.There, r.Status == "in progress":
+			byID[r.ID] = engine.Undecided
+		case r.Status == "aborted":
+			byID[r.ID] = engine.Taken
+		default:
+			byID[r.ID] = engine.Committed
+		}
+	}
+	fates := make([]engine.Fate, len(doubts))
+	for i, d := range doubts {
+		fates[i] = byID[d.ID]
+	}
+	return fates, nil
+}
+
+// lostError is the end of a connection before COMMIT was sent. It is no ErrUnknown: the transaction cannot have committed.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string {
+	return "the connection was lost before COMMIT, and what the handler did in its transaction is rolled back: " + e.err.Error()
 }
 
 // ending is a context for the last statements of a transaction: bounded, but not cut by a timeout or a shutdown that

@@ -1,14 +1,18 @@
 -- name: Complete :many
 -- Complete removes finished jobs of kinds that leave no record. Only current holds may stand in one call: with a stale
 -- (1, 5) beside a live (2, 9), job 1 held at 9 would go. Without a join it is a third faster than with one. It does not
--- say status = 'running': that made the planner walk jobs_held (45k to 2k jobs/s). Served by the primary key.
+-- say status = 'running': that made the planner walk jobs_held (45k to 2k jobs/s). Served by the primary key. With in_tx, as
+-- the last statement before COMMIT in a handler's transaction, it tells the transaction's id (0: this is not the transaction
+-- that began with the mark jobgen.tx, which ends with it), and leaves the server ten seconds to get the COMMIT, then it rolls back:
+-- a client that died in between would lock the row for as long as TCP takes to notice, which may be hours.
 DELETE FROM jobgen.jobs
 WHERE id = ANY(@ids::bigint[]) AND fence = ANY(@fences::bigint[]) AND worker_id = @worker_id::uuid
-RETURNING id;
+RETURNING id, (CASE WHEN @in_tx::bool AND current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact;
 
 -- name: CompleteRecorded :many
 -- CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
--- only. An arbiter row that another job has taken over or finished is left alone, and recorded is false. (IN is a hashed
+-- only; in_tx likewise. An arbiter row that another job has taken over or finished is left alone, and recorded is false. (IN is a hashed
 -- subplan; the LEFT JOIN that was here became a nested loop over both CTEs, n² of them.)
 WITH done AS (
   DELETE FROM jobgen.jobs j
@@ -26,4 +30,6 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded FROM done;
+SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded, (CASE WHEN @in_tx::bool AND current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done;

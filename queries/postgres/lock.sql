@@ -93,7 +93,7 @@ WHERE s.job_id = ANY(@ids::bigint[]) AND s.worker_id = @worker_id::uuid;
 
 -- name: CompleteLocked :many
 -- CompleteLocked removes a job whose row lock the transaction has, with the marks of its starts, and with @record its result
--- goes on record, as in CompleteRecorded. What marks of other workers there were is its history. No row: the job is gone.
+-- goes on record, as in CompleteRecorded; xact is as there. What marks of other workers there were is its history. No row: the job is gone.
 WITH done AS (
   DELETE FROM jobgen.jobs j WHERE j.id = @id::bigint AND j.worker_id IS NULL RETURNING j.id, j.kind, j.key
 ), gone AS (
@@ -112,7 +112,9 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorded FROM done;
+SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done;
 
 -- name: Adopt :many
 -- Adopt turns a job that its worker has run by lock into one that it holds by lease, if it is as that worker found it: the
