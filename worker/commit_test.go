@@ -471,16 +471,14 @@ func TestLockHandlerThatEndsItsTransactionFails(t *testing.T) {
 			pool := database(t)
 			spec := locking("t.lock")
 			spec.MaxAttempts = 1
-			var runs atomic.Int64
 			start(t, pool, worker.Config{}, transactional(spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
-				runs.Add(1)
 				_, err := tx.Exec(ctx, sql)
 				return "fine", errors.Join(err, leave(ctx, tx, 1, "after"))
 			}))
 			ref := enqueue(t, pool, spec, task{N: 1})
 			r := becomes(t, pool, ref.ID, "is dead", func(r row) bool { return r.Status == "dead" })
-			if !strings.Contains(r.LastError, "ended its transaction by a statement of its own") || runs.Load() != 1 {
-				t.Errorf("the job is %s after %d runs", r, runs.Load())
+			if !strings.Contains(r.LastError, "ended its transaction by a statement of its own") {
+				t.Errorf("the job is %s", r)
 			}
 			if n := one[int](t, pool, `SELECT count(*) FROM effect`); n != 0 && sql != `COMMIT` {
 				t.Errorf("%d effects after the end of its transaction stand", n)
