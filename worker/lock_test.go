@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/jobgen-go/jobgen/internal/pgproxy"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/worker"
 )
@@ -553,21 +554,14 @@ func TestG5LockLostAnswerToCommitIsTheDatabasesWord(t *testing.T) {
 	pool := database(t)
 	slow, network := proxied(t, pool)
 	spec := locking("t.lock")
-	execute(t, pool, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END $$;
-		CREATE CONSTRAINT TRIGGER linger AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION linger()`)
 	w := start(t, slow, worker.Config{}, lockers(spec))
+	lost := network.On(commits, 1, pgproxy.CutDuring)
 	ref := enqueue(t, pool, spec, task{N: 1})
-	eventually(t, soon, "COMMIT is under way", func() bool {
-		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep' AND query ILIKE 'commit%')`)
-	})
-	network.pass(true, false)
-	eventually(t, soon, "it has committed", func() bool { return look(t, pool, ref.ID).Status == "" })
-	network.cut()
-	network.pass(true, true)
+	receive(t, "it has committed, and the answer is lost", lost.Done())
 	if got, err := await(t, pool, ref); got != "ok" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	eventually(t, soon, "the worker has looked", func() bool { return w.log.has("ended before its outcome was known") })
+	eventually(t, soon, "the worker has looked", func() bool { return w.log.has("the transaction had committed") })
 	if n := one[int](t, pool, `SELECT count(*) FROM effect`); n != 1 {
 		t.Errorf("%d effects stand", n)
 	}
@@ -585,7 +579,7 @@ func TestG5LockLostCommitIsDoneAgain(t *testing.T) {
 	var once sync.Once
 	start(t, slow, worker.Config{}, transactional(spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
 		err := leave(ctx, tx, j.Payload.N, "ran")
-		once.Do(network.cut)
+		once.Do(network.Cut)
 		return "ok", err
 	}))
 	ref := enqueue(t, pool, spec, task{N: 1})
