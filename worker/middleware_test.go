@@ -46,13 +46,14 @@ func (n *notes) all() []string {
 	return slices.Clone(n.lines)
 }
 
-// The first middleware is the outermost, and what each puts into the context reaches the handler, a transactional one too.
+// The first middleware is the outermost, and what each puts into the context reaches the handler, whatever kind of one.
 func TestWorkMiddlewareOrderAndContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	for _, transactional := range []bool{false, true} {
-		t.Run(fmt.Sprintf("transactional %t", transactional), func(t *testing.T) {
+	for _, how := range []string{"plain", "transactional", "owned by lock"} {
+		t.Run(how, func(t *testing.T) {
 			t.Parallel()
+			transactional := how != "plain"
 			db := database(t)
 			var n notes
 			named := func(name string) func(context.Context, *jobs.Info, next) error {
@@ -67,6 +68,7 @@ func TestWorkMiddlewareOrderAndContext(t *testing.T) {
 			}
 			cfg := around(named("a"), nil, named("b"), named("c"))
 			s := answering("k")
+			s.Lock = how == "owned by lock"
 			start(t, db, cfg, func(r *worker.Registry) {
 				if transactional {
 					worker.HandleTx(r, s, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
