@@ -41,7 +41,7 @@ func (p Point) String() string {
 }
 
 // Crash runs one job up to a point, at which its process dies: the job is left as a killed worker leaves it, running, until
-// the lease of that worker has run out. So a test sees whether a handler's effects outside the database bear to happen
+// the lease of that worker has run out (owned by lock, it waits again at once). So a test sees whether a handler's effects outside the database bear to happen
 // again:
 //
 //	for _, point := range jobtest.Points {

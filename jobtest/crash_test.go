@@ -19,31 +19,28 @@ import (
 func TestAJobOutlivesItsProcessAtEachPoint(t *testing.T) {
 	t.Parallel()
 	for _, point := range jobtest.Points {
-		for _, transactional := range []bool{false, true} {
-			name := point.String() + ", plain"
-			if transactional {
-				name = point.String() + ", transactional"
-			}
-			t.Run(name, func(t *testing.T) {
+		for _, form := range []string{"plain", "transactional", "owned by lock"} {
+			t.Run(point.String()+", "+form, func(t *testing.T) {
 				t.Parallel()
 				db := jobtest.DB(t)
 				clock := jobtest.NewClock(t, db)
 				if _, err := db.Exec(t.Context(), "CREATE TABLE effect (n int)"); err != nil {
 					t.Fatal(err)
 				}
-				calls := 0
+				calls, transactional, add := 0, form != "plain", *add
+				add.Lock = form == "owned by lock"
 				register := func(r *worker.Registry) {
 					if !transactional {
-						worker.Handle(r, add, func(context.Context, *jobs.Job[sum]) (int, error) { calls++; return 6, nil })
+						worker.Handle(r, &add, func(context.Context, *jobs.Job[sum]) (int, error) { calls++; return 6, nil })
 						return
 					}
-					worker.HandleTx(r, add, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[sum]) (int, error) {
+					worker.HandleTx(r, &add, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[sum]) (int, error) {
 						calls++
 						_, err := tx.Exec(ctx, "INSERT INTO effect VALUES (1)")
 						return 6, err
 					})
 				}
-				ref, err := jobs.Enqueue(t.Context(), db, add, sum{[]int{1, 2, 3}}, jobs.In(time.Minute))
+				ref, err := jobs.Enqueue(t.Context(), db, &add, sum{[]int{1, 2, 3}}, jobs.In(time.Minute))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -52,12 +49,15 @@ func TestAJobOutlivesItsProcessAtEachPoint(t *testing.T) {
 				if called == 1 == (point == jobtest.AfterClaim) {
 					t.Errorf("the handler was called %d times before its process died", called)
 				}
-				finished := point == jobtest.AfterCommit
-				if left := jobtest.Enqueued[sum](t, db, add.Kind); len(left) != 0 == finished || !finished && left[0].Status != "running" {
+				finished, held := point == jobtest.AfterCommit, "running"
+				if add.Lock {
+					held = "queued"
+				}
+				if left := jobtest.Enqueued[sum](t, db, add.Kind); len(left) != 0 == finished || !finished && left[0].Status != held {
 					t.Errorf("the crash has left %+v", left)
 				}
 				clock.Advance(10 * time.Second)
-				if left := jobtest.Enqueued[sum](t, db, add.Kind); !finished && left[0].Status != "running" {
+				if left := jobtest.Enqueued[sum](t, db, add.Kind); !finished && left[0].Status != held {
 					t.Errorf("taken back before its lease has run out: %+v", left)
 				}
 				clock.Advance(50 * time.Second)

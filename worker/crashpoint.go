@@ -34,6 +34,14 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 		return false, err
 	}
 	w.become(self)
+	if w.reg.locking() {
+		if found, err = w.crashLocked(ctx, &self, at); err != nil || found {
+			return found, err
+		}
+	}
+	if !w.reg.leasing() {
+		return false, nil
+	}
 	batch, _, err := w.store.Claim(ctx, &self, w.marks.leftEnd(), false, 1)
 	if err != nil || len(batch) == 0 {
 		return false, err
@@ -70,5 +78,33 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 	w.ledger.returned(h)
 	w.conclude(o, nil)
 	w.flush(ctx, ctx.Done())
+	return true, nil
+}
+
+// crashLocked is crashAt for a job owned by lock: with the process goes its transaction, and the mark of its start stays.
+func (w *Worker) crashLocked(ctx context.Context, self *engine.Worker, at crash.Point) (found bool, err error) {
+	job, err := w.store.Lock(ctx, self, w.marks.leftEnd())
+	if err != nil || job == nil {
+		return false, err
+	}
+	c, _ := job.Job()
+	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: self.ID, entered: now(), locked: true}
+	if _, err := w.store.Start(ctx, self.ID, []int64{h.ID}); err != nil || at == crash.AfterClaim {
+		job.Rollback(ctx)
+		return true, err
+	}
+	w.ledger.seize(h, ctx)
+	result, err := invoke(h, job.Tx())
+	if at != crash.AfterCommit {
+		job.Rollback(ctx)
+		return true, nil
+	}
+	if err == nil {
+		err = job.Finish(ctx, self.ID, h.success(result))
+	}
+	if w.ledger.returned(h); err != nil && w.adopt(job, h, err) {
+		w.conclude(outcome{hold: h, err: err}, nil)
+		w.flush(ctx, ctx.Done())
+	}
 	return true, nil
 }
