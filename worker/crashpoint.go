@@ -83,7 +83,7 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 
 // crashLocked is crashAt for a job owned by lock: with the process goes its transaction, and the mark of its start stays.
 func (w *Worker) crashLocked(ctx context.Context, self *engine.Worker, at crash.Point) (found bool, err error) {
-	job, err := w.store.Lock(ctx, self, w.marks.leftEnd())
+	job, err := w.store.Lock(ctx, self, w.marks.leftEnd(), nil)
 	if err != nil || job == nil {
 		return false, err
 	}
