@@ -148,7 +148,7 @@ func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], paylo
 	}
 	refs := make([]Ref[R], len(got))
 	for i, g := range got {
-		refs[i] = Ref[R]{Kind: s.Kind, ID: g.ID, Existing: g.Existing, key: elements[i].Key}
+		refs[i] = Ref[R]{Kind: s.Kind, ID: g.ID, Existing: g.Existing, Replaced: g.Replaced, key: elements[i].Key}
 		if g.Kind != "" {
 			refs[i].Kind = g.Kind
 		}

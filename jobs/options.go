@@ -16,8 +16,9 @@ type Option func(*options)
 
 type options struct {
 	engine.Insert
-	key     *string
-	headers map[string]string
+	key      *string
+	headers  map[string]string
+	debounce *debounce
 }
 
 // In delays the first attempt, counted by the database's clock. Negative means now; more than a hundred years is refused.
@@ -68,6 +69,9 @@ func resolve[P, R any](s *Spec[P, R], opts []Option) (options, error) {
 		f(&o)
 	}
 	o.In = max(o.In, 0)
+	if err := replacement(s, &o); err != nil {
+		return o, err
+	}
 	switch {
 	case checkName(o.Kind) != "":
 		return o, invalid(s.Kind, "kind", checkName(o.Kind))

@@ -20,6 +20,8 @@ type Ref[R any] struct {
 	// Existing: the key was taken, so the call that gave this Ref enqueued nothing. Its job, or the recorded result, is
 	// the one that was there.
 	Existing bool
+	// Replaced, with Existing: that job still waited, and has been given what this call asked for (Replace, Debounce).
+	Replaced bool
 	key      string
 	was      *[]string // earlier names of the kind; a pointer, so that Refs can be compared
 }

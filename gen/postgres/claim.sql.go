@@ -43,7 +43,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
-    SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
+    SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND (r.finished_at IS NOT NULL OR r.job_id > j.id)
   ))::bool AS recorded
 `
 
@@ -85,6 +85,7 @@ type ClaimRow struct {
 // jobs_claim's predicate (status = 'queued'): that lets a generic plan walk the whole index (330 to 430 ms on a million
 // rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
 // the dead entries of finished ones are walked. A sweep starts all ranges at the left end, one sweep at a time.
+// recorded: there is nothing to do, because the key's work is on record, or the key was handed over to a newer job (Replace).
 func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error) {
 	rows, err := q.db.Query(ctx, claim,
 		arg.WorkerID,
@@ -154,7 +155,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
-    SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND r.finished_at IS NOT NULL
+    SELECT FROM jobgen.job_result r WHERE r.kind = j.kind AND r.key = j.key AND (r.finished_at IS NOT NULL OR r.job_id > j.id)
   ))::bool AS recorded
 `
 

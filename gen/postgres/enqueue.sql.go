@@ -303,6 +303,117 @@ func (q *Queries) ForgetKey(ctx context.Context, arg ForgetKeyParams) (int64, er
 	return result.RowsAffected(), nil
 }
 
+const replace = `-- name: Replace :one
+WITH arbiter AS MATERIALIZED (
+  SELECT r.job_id FROM jobgen.job_result r
+  WHERE r.kind = $1 AND r.key = $2 AND r.job_id = $3
+  FOR NO KEY UPDATE
+), waiting AS MATERIALIZED (
+  SELECT j.id, j.status = 'dead' AS dead,
+         CASE WHEN $4::bool AND (j.attempt > 0 OR j.status = 'dead') THEN clock_timestamp() ELSE j.created_at END AS created_at,
+         j.status = 'queued' AND j.queue = $5 AND j.priority = $6 AND j.run_at <= clock_timestamp() AS due
+  FROM jobgen.jobs j
+  WHERE j.id = (SELECT arbiter.job_id FROM arbiter) AND j.status IN ('queued', 'dead') AND j.kind = $1 AND j.key = $2
+  FOR UPDATE SKIP LOCKED
+), content AS MATERIALIZED (
+  SELECT w.id, w.dead, w.created_at, w.due,
+         CASE WHEN $4::bool
+              THEN least(clock_timestamp() + $7::bigint * interval '1 microsecond',
+                         w.created_at + $8::bigint * interval '1 microsecond')
+              ELSE greatest($9::timestamptz, clock_timestamp() + $7::bigint * interval '1 microsecond')
+         END AS run_at
+  FROM waiting w
+), replaced AS (
+  UPDATE jobgen.jobs j
+  SET status = 'queued', queue = $5, version = $10, payload = ($11::text)::jsonb, headers = ($12::text)::jsonb,
+      priority = $6, attempt = 0, max_attempts = $13, crashes = CASE WHEN c.dead THEN 0 ELSE j.crashes END,
+      snoozes = NULL, created_at = c.created_at,
+      run_at = CASE WHEN c.due AND c.run_at <= clock_timestamp() THEN j.run_at ELSE greatest(c.run_at, clock_timestamp()) END
+  FROM content c
+  WHERE j.id = c.id
+  RETURNING j.id
+), handed AS (
+  UPDATE jobgen.job_result r
+  SET job_id = nextval('jobgen.job_id'), finished_at = NULL, expires_at = NULL, result = NULL
+  WHERE $14::bool AND r.kind = $1 AND r.key = $2 AND EXISTS (SELECT FROM arbiter) AND NOT EXISTS (SELECT FROM waiting)
+  RETURNING r.job_id
+), ins AS (
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  SELECT handed.job_id, $5, $1, $2, $10, ($11::text)::jsonb, ($12::text)::jsonb, $6, $13,
+         clock_timestamp() + $7::bigint * interval '1 microsecond'
+  FROM handed
+  RETURNING id
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $5 AND $1 = ANY(w.kinds) LIMIT 1) i
+  WHERE EXISTS (SELECT FROM replaced) OR EXISTS (SELECT FROM ins)
+)
+SELECT coalesce((SELECT ins.id FROM ins), arbiter.job_id)::bigint AS id,
+       EXISTS (SELECT FROM waiting WHERE NOT waiting.dead)::bool AS replaced,
+       (EXISTS (SELECT FROM waiting WHERE waiting.dead) OR EXISTS (SELECT FROM ins))::bool AS enqueued
+FROM arbiter
+WHERE (SELECT count(*) FROM woken) >= 0
+`
+
+type ReplaceParams struct {
+	Kind        string
+	Key         string
+	JobID       int64
+	Debounce    bool
+	Queue       string
+	Priority    int16
+	DelayUs     int64
+	MostUs      int64
+	At          *time.Time
+	Version     int32
+	Payload     string
+	Headers     *string
+	MaxAttempts int32
+	Hand        bool
+}
+
+type ReplaceRow struct {
+	ID       int64
+	Replaced bool
+	Enqueued bool
+}
+
+// Replace gives the job of a taken key new content if it waits, or is dead. If it does neither (it runs, or has finished),
+// @hand hands the key over to a new job; what the other one leaves to do is then dropped by Claim. No row: the key is another
+// job's by now, or free; KeyState tells.
+//
+// It locks the key's arbiter row first, so that callers go one after the other, and then the job's row only if nobody has
+// it: with the arbiter in hand, whoever has it is about to run the job (a claim in flight, or a transaction that owns it by
+// lock), and waiting for that could be waiting for a whole handler. The arbiter is locked by a subquery that runs before the
+// job is read (InitPlan). Served by the primary keys.
+//
+// run_at is never put to the left of a worker's mark. A job that is due keeps its place: in a queue that is behind, a steady
+// stream would keep it at the end for ever. (While it is locked here a claim may pass it by; a sweep finds it.) In another
+// range (queue, priority) it has no place to keep.
+//
+// @debounce: @delay_us from now, but at most @most_us after the job was first enqueued; what has been tried since begins anew.
+func (q *Queries) Replace(ctx context.Context, arg ReplaceParams) (ReplaceRow, error) {
+	row := q.db.QueryRow(ctx, replace,
+		arg.Kind,
+		arg.Key,
+		arg.JobID,
+		arg.Debounce,
+		arg.Queue,
+		arg.Priority,
+		arg.DelayUs,
+		arg.MostUs,
+		arg.At,
+		arg.Version,
+		arg.Payload,
+		arg.Headers,
+		arg.MaxAttempts,
+		arg.Hand,
+	)
+	var i ReplaceRow
+	err := row.Scan(&i.ID, &i.Replaced, &i.Enqueued)
+	return i, err
+}
+
 const revive = `-- name: Revive :one
 WITH revived AS (
   UPDATE jobgen.jobs

@@ -56,6 +56,10 @@ type Insert struct {
 	Deadline    time.Time     // zero: none
 	Within      time.Duration // zero: none; a deadline from now, by the database's clock; the earlier of the two counts
 	Headers     []byte        // a JSON object, or nil
+	// Replace: the job of a taken key gets the new content if it still waits. Debounce, with Replace: it then runs In from
+	// now, but at most Most after it was first enqueued, and if it does not wait any more a new job gets the key.
+	Replace, Debounce bool
+	Most              time.Duration
 }
 
 // Element is what each job of an enqueue has of its own.
@@ -69,6 +73,7 @@ type Inserted struct {
 	ID       int64
 	Kind     string // the one asked for, or an earlier name of it
 	Existing bool
+	Replaced bool // with Existing: the job that was there waited, and has the new content
 }
 
 // State is what is known of a job: its status while it is in jobs, its result once there is one.
@@ -114,7 +119,7 @@ type Claimed struct {
 	Version, Priority    int
 	Attempt, MaxAttempts int
 	Crashes              int
-	Recorded             bool // the key's result is on record already: there is nothing to do
+	Recorded             bool // the key's result is on record already, or the key a newer job's: there is nothing to do
 	RunAt                time.Time
 	Deadline             *time.Time    // nil: none
 	Left                 time.Duration // from the claim to the deadline, by the database's clock

@@ -395,6 +395,16 @@ func TestG11AnApplicationsStatementsArePlannedForTheTablesAsTheyAre(t *testing.T
 						return err
 					}
 				}
+				for key, option := range map[string]func(*engine.Insert){ // one waits, one runs
+					key + "x": func(in *engine.Insert) { in.Replace = true },
+					key:       func(in *engine.Insert) { in.Replace, in.Debounce = true, true },
+				} {
+					in := insertion
+					option(&in)
+					if got, err := p.Enqueue(f.ctx(), in, []engine.Element{{Key: key, Payload: []byte("{}")}}); err != nil || got[0].Existing == in.Debounce {
+						return fmt.Errorf("%+v, %w", got, err)
+					}
+				}
 				for _, k := range []string{"", key} {
 					if _, err := p.State(f.ctx(), []string{"k"}, c.ID, k); err != nil {
 						return err

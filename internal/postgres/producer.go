@@ -73,6 +73,12 @@ func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Ele
 const keyTries = 100
 
 func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.Element) (engine.Inserted, error) {
+	if in.Replace {
+		if one, is, err := p.replaceRenamed(ctx, in, e); is || err != nil {
+			return one, err
+		}
+		in.Was = nil
+	}
 	for _, kind := range in.Was {
 		if taken, err := p.takenAs(ctx, kind, []string{e.Key}); err != nil || len(taken) > 0 {
 			return engine.Inserted{ID: taken[e.Key], Kind: kind, Existing: true}, err
@@ -94,6 +100,11 @@ func (p Producer) enqueueKeyed(ctx context.Context, in engine.Insert, e engine.E
 			continue // purged meanwhile
 		case err != nil:
 			return engine.Inserted{}, err
+		case replaceable(in, state):
+			one, err := replace(ctx, q, in, e, state.JobID, in.Debounce)
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return one, err
+			}
 		case state.Status == "dead":
 			row, err := q.Revive(ctx, gen.ReviveParams{
 				ID: state.JobID, Kind: in.Kind, Key: e.Key, Queue: in.Queue, Version: int32(in.Version), Payload: string(e.Payload),
@@ -120,7 +131,7 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	for i, e := range elements {
 		payloads[i] = string(e.Payload)
 	}
-	if elements[0].Key != "" && len(in.Was) > 0 {
+	if elements[0].Key != "" && len(in.Was) > 0 && !in.Replace {
 		return p.enqueueRenamed(ctx, in, elements)
 	}
 	if elements[0].Key == "" {
@@ -132,6 +143,9 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 			out[i].ID = id
 		}
 		return out, err
+	}
+	if in.Replace && len(in.Was) > 0 {
+		return out, p.enqueueEach(ctx, in, elements, out)
 	}
 	keys := make([]string, len(elements))
 	for i, e := range elements {
@@ -153,29 +167,37 @@ func (p Producer) enqueueMany(ctx context.Context, in engine.Insert, elements []
 	if len(taken) == 0 {
 		return out, nil
 	}
-	waiting, err := p.takenAs(ctx, in.Kind, taken)
-	if err != nil {
-		return nil, err
-	}
-	var rest []int // keys of dead jobs, and of results that have expired
-	for i, e := range elements {
-		if out[i].ID != 0 {
-			continue
+	if !in.Replace {
+		waiting, err := p.takenAs(ctx, in.Kind, taken)
+		if err != nil {
+			return nil, err
 		}
-		if id, ok := waiting[e.Key]; ok {
-			out[i] = engine.Inserted{ID: id, Existing: true}
-		} else {
+		for i, e := range elements {
+			if id, ok := waiting[e.Key]; ok && out[i].ID == 0 {
+				out[i] = engine.Inserted{ID: id, Existing: true}
+			}
+		}
+	}
+	// What is left: keys of dead jobs, of results that have expired, and what is to be replaced.
+	return out, p.enqueueEach(ctx, in, elements, out)
+}
+
+// enqueueEach enqueues the elements for which out has no answer yet, one by one, in key order, like the arbiter rows of
+// EnqueueManyKeyed: two transactions with the same keys must not wait for each other.
+func (p Producer) enqueueEach(ctx context.Context, in engine.Insert, elements []engine.Element, out []engine.Inserted) (err error) {
+	var rest []int
+	for i := range elements {
+		if out[i].ID == 0 {
 			rest = append(rest, i)
 		}
 	}
-	// In key order, like the arbiter rows above: two transactions with the same keys must not wait for each other.
 	slices.SortStableFunc(rest, func(a, b int) int { return strings.Compare(elements[a].Key, elements[b].Key) })
 	for _, i := range rest {
 		if out[i], err = p.enqueueKeyed(ctx, in, elements[i]); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // takenAs tells which of the keys are taken, as keys of kind, and by which jobs.

@@ -99,6 +99,71 @@ WITH revived AS (
 )
 SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived;
 
+-- name: Replace :one
+-- Replace gives the job of a taken key new content if it waits, or is dead. If it does neither (it runs, or has finished),
+-- @hand hands the key over to a new job; what the other one leaves to do is then dropped by Claim. No row: the key is another
+-- job's by now, or free; KeyState tells.
+--
+-- It locks the key's arbiter row first, so that callers go one after the other, and then the job's row only if nobody has
+-- it: with the arbiter in hand, whoever has it is about to run the job (a claim in flight, or a transaction that owns it by
+-- lock), and waiting for that could be waiting for a whole handler. The arbiter is locked by a subquery that runs before the
+-- job is read (InitPlan). Served by the primary keys.
+--
+-- run_at is never put to the left of a worker's mark. A job that is due keeps its place: in a queue that is behind, a steady
+-- stream would keep it at the end for ever. (While it is locked here a claim may pass it by; a sweep finds it.) In another
+-- range (queue, priority) it has no place to keep.
+--
+-- @debounce: @delay_us from now, but at most @most_us after the job was first enqueued; what has been tried since begins anew.
+WITH arbiter AS MATERIALIZED (
+  SELECT r.job_id FROM jobgen.job_result r
+  WHERE r.kind = @kind AND r.key = @key AND r.job_id = @job_id
+  FOR NO KEY UPDATE
+), waiting AS MATERIALIZED (
+  SELECT j.id, j.status = 'dead' AS dead,
+         CASE WHEN @debounce::bool AND (j.attempt > 0 OR j.status = 'dead') THEN clock_timestamp() ELSE j.created_at END AS created_at,
+         j.status = 'queued' AND j.queue = @queue AND j.priority = @priority AND j.run_at <= clock_timestamp() AS due
+  FROM jobgen.jobs j
+  WHERE j.id = (SELECT arbiter.job_id FROM arbiter) AND j.status IN ('queued', 'dead') AND j.kind = @kind AND j.key = @key
+  FOR UPDATE SKIP LOCKED
+), content AS MATERIALIZED (
+  SELECT w.id, w.dead, w.created_at, w.due,
+         CASE WHEN @debounce::bool
+              THEN least(clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond',
+                         w.created_at + sqlc.arg(most_us)::bigint * interval '1 microsecond')
+              ELSE greatest(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond')
+         END AS run_at
+  FROM waiting w
+), replaced AS (
+  UPDATE jobgen.jobs j
+  SET status = 'queued', queue = @queue, version = @version, payload = (@payload::text)::jsonb, headers = (sqlc.narg(headers)::text)::jsonb,
+      priority = @priority, attempt = 0, max_attempts = @max_attempts, crashes = CASE WHEN c.dead THEN 0 ELSE j.crashes END,
+      snoozes = NULL, created_at = c.created_at,
+      run_at = CASE WHEN c.due AND c.run_at <= clock_timestamp() THEN j.run_at ELSE greatest(c.run_at, clock_timestamp()) END
+  FROM content c
+  WHERE j.id = c.id
+  RETURNING j.id
+), handed AS (
+  UPDATE jobgen.job_result r
+  SET job_id = nextval('jobgen.job_id'), finished_at = NULL, expires_at = NULL, result = NULL
+  WHERE @hand::bool AND r.kind = @kind AND r.key = @key AND EXISTS (SELECT FROM arbiter) AND NOT EXISTS (SELECT FROM waiting)
+  RETURNING r.job_id
+), ins AS (
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  SELECT handed.job_id, @queue, @kind, @key, @version, (@payload::text)::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
+         clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'
+  FROM handed
+  RETURNING id
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
+  WHERE EXISTS (SELECT FROM replaced) OR EXISTS (SELECT FROM ins)
+)
+SELECT coalesce((SELECT ins.id FROM ins), arbiter.job_id)::bigint AS id,
+       EXISTS (SELECT FROM waiting WHERE NOT waiting.dead)::bool AS replaced,
+       (EXISTS (SELECT FROM waiting WHERE waiting.dead) OR EXISTS (SELECT FROM ins))::bool AS enqueued
+FROM arbiter
+WHERE (SELECT count(*) FROM woken) >= 0;
+
 -- name: ForgetKey :execrows
 -- ForgetKey removes the arbiter row of a key whose result has expired, or whose job is gone without one (removed by
 -- hand). Both are checked again here: another caller may have been first.
