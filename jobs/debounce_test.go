@@ -253,6 +253,9 @@ func TestG2WhatIsDebouncedLastRunsLast(t *testing.T) {
 		mu.Lock()
 		ran[o.Note] = true
 		mu.Unlock()
+		if err != nil {
+			t.Error(err)
+		}
 		s := engine.Success{Hold: hold(c), Record: true, Result: []byte(strconv.Quote(o.Note)), Keep: time.Hour}
 		switch rand.IntN(4) {
 		case 0:

@@ -43,11 +43,11 @@ func TestReplaceGivesAJobThatWaitsNewContentInPlace(t *testing.T) {
 		t.Errorf("the first: %+v", first)
 	}
 	// It has been tried twice, once in a worker that died.
-	f.exec(`UPDATE jobgen.jobs SET attempt = 2, crashes = 1, snoozes = 3`)
+	f.exec(`UPDATE jobgen.jobs SET attempt = 2, crashes = 1, snoozes = 3, cancel_reason = 'old'`)
 	newer := *keyed
 	newer.Version = 4
 	second, err := jobs.Enqueue(f.ctx(), f.pool, &newer, order{ID: "a", Note: "new"}, jobs.Replace(), jobs.Queue("other"), jobs.Priority(7),
-		jobs.MaxAttempts(2), jobs.Headers(map[string]string{"h": "new"}), jobs.In(time.Hour))
+		jobs.MaxAttempts(2), jobs.Headers(map[string]string{"h": "new"}), jobs.In(time.Hour), jobs.Within(2*time.Hour))
 	if err != nil || second.ID != first.ID || !second.Existing || !second.Replaced {
 		t.Fatalf("%+v, %v", second, err)
 	}
@@ -56,10 +56,10 @@ func TestReplaceGivesAJobThatWaitsNewContentInPlace(t *testing.T) {
 	if job.Payload.Note != "new" || job.Queue != "other" || job.Priority != 7 || job.MaxAttempts != 2 || job.Headers["h"] != "new" || job.Attempt != 0 {
 		t.Errorf("%+v", job)
 	}
-	f.expect(true, `SELECT version = 4 AND crashes = 1 AND snoozes IS NULL AND run_at > clock_timestamp() + interval '59 minutes' FROM jobgen.jobs`)
+	f.expect(true, `SELECT version = 4 AND crashes = 1 AND snoozes IS NULL AND cancel_reason IS NULL AND deadline > run_at AND run_at > clock_timestamp() + interval '59 minutes' FROM jobgen.jobs`)
 	// Without options it has none.
 	f.enqueue("newest", jobs.Replace())
-	f.expect(true, `SELECT version = 1 AND headers IS NULL AND queue = 'q' AND priority = 0 AND max_attempts = 20 AND run_at <= clock_timestamp() FROM jobgen.jobs`)
+	f.expect(true, `SELECT version = 1 AND headers IS NULL AND deadline IS NULL AND queue = 'q' AND priority = 0 AND max_attempts = 20 AND run_at <= clock_timestamp() FROM jobgen.jobs`)
 	if c := f.one(f.claim(10)); c.ID != first.ID || c.Attempt != 1 || c.Recorded {
 		t.Errorf("%+v", c)
 	}

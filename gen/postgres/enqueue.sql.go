@@ -310,7 +310,7 @@ WITH arbiter AS MATERIALIZED (
   FOR NO KEY UPDATE
 ), waiting AS MATERIALIZED (
   SELECT j.id, j.status = 'dead' AS dead,
-         CASE WHEN $4::bool AND (j.attempt > 0 OR j.status = 'dead') THEN clock_timestamp() ELSE j.created_at END AS created_at,
+         CASE WHEN $4::bool AND (j.attempt > 0 OR j.snoozes > 0 OR j.status = 'dead') THEN clock_timestamp() ELSE j.created_at END AS created_at,
          j.status = 'queued' AND j.queue = $5 AND j.priority = $6 AND j.run_at <= clock_timestamp() AS due
   FROM jobgen.jobs j
   WHERE j.id = (SELECT arbiter.job_id FROM arbiter) AND j.status IN ('queued', 'dead') AND j.kind = $1 AND j.key = $2
@@ -327,7 +327,8 @@ WITH arbiter AS MATERIALIZED (
   UPDATE jobgen.jobs j
   SET status = 'queued', queue = $5, version = $10, payload = ($11::text)::jsonb, headers = ($12::text)::jsonb,
       priority = $6, attempt = 0, max_attempts = $13, crashes = CASE WHEN c.dead THEN 0 ELSE j.crashes END,
-      snoozes = NULL, created_at = c.created_at,
+      deadline = least($14::timestamptz, clock_timestamp() + $15::bigint * interval '1 microsecond'),
+      snoozes = NULL, cancel_reason = NULL, created_at = c.created_at,
       run_at = CASE WHEN c.due AND c.run_at <= clock_timestamp() THEN j.run_at ELSE greatest(c.run_at, clock_timestamp()) END
   FROM content c
   WHERE j.id = c.id
@@ -335,12 +336,13 @@ WITH arbiter AS MATERIALIZED (
 ), handed AS (
   UPDATE jobgen.job_result r
   SET job_id = nextval('jobgen.job_id'), finished_at = NULL, expires_at = NULL, result = NULL
-  WHERE $14::bool AND r.kind = $1 AND r.key = $2 AND EXISTS (SELECT FROM arbiter) AND NOT EXISTS (SELECT FROM waiting)
+  WHERE $16::bool AND r.kind = $1 AND r.key = $2 AND EXISTS (SELECT FROM arbiter) AND NOT EXISTS (SELECT FROM waiting)
   RETURNING r.job_id
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT handed.job_id, $5, $1, $2, $10, ($11::text)::jsonb, ($12::text)::jsonb, $6, $13,
-         clock_timestamp() + $7::bigint * interval '1 microsecond'
+         clock_timestamp() + $7::bigint * interval '1 microsecond',
+         least($14::timestamptz, clock_timestamp() + $15::bigint * interval '1 microsecond')
   FROM handed
   RETURNING id
 ), woken AS MATERIALIZED (
@@ -369,6 +371,8 @@ type ReplaceParams struct {
 	Payload     string
 	Headers     *string
 	MaxAttempts int32
+	Deadline    *time.Time
+	WithinUs    *int64
 	Hand        bool
 }
 
@@ -407,6 +411,8 @@ func (q *Queries) Replace(ctx context.Context, arg ReplaceParams) (ReplaceRow, e
 		arg.Payload,
 		arg.Headers,
 		arg.MaxAttempts,
+		arg.Deadline,
+		arg.WithinUs,
 		arg.Hand,
 	)
 	var i ReplaceRow

@@ -381,9 +381,11 @@ func TestG11AnApplicationsStatementsArePlannedForTheTablesAsTheyAre(t *testing.T
 		var before int64 // of earlier transactions, not reported yet
 		f.insert(engine.Element{Key: key, Payload: []byte("{}")})
 		var c engine.Claimed
-		for _, c = range f.claim(w, 1000) {
-			if c.Key == key {
-				break
+		for c.Key != key {
+			for _, c = range f.claim(w, 1000) {
+				if c.Key == key {
+					break
+				}
 			}
 		}
 		for _, record := range []bool{false, true} {

@@ -24,7 +24,7 @@ func replaceable(in engine.Insert, state gen.KeyStateRow) bool {
 func replace(ctx context.Context, q *gen.Queries, in engine.Insert, e engine.Element, job int64, hand bool) (engine.Inserted, error) {
 	row, err := q.Replace(ctx, gen.ReplaceParams{
 		Kind: in.Kind, Key: e.Key, JobID: job, Queue: in.Queue, Version: int32(in.Version), Payload: string(e.Payload), Headers: headers(in),
-		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: at(in), DelayUs: in.In.Microseconds(),
+		Priority: int16(in.Priority), MaxAttempts: int32(in.MaxAttempts), At: instant(in.At), DelayUs: in.In.Microseconds(), Deadline: instant(in.Deadline), WithinUs: within(in),
 		Debounce: in.Debounce, MostUs: in.Most.Microseconds(), Hand: hand,
 	})
 	return engine.Inserted{ID: row.ID, Existing: !row.Enqueued, Replaced: row.Replaced}, err

@@ -120,7 +120,7 @@ WITH arbiter AS MATERIALIZED (
   FOR NO KEY UPDATE
 ), waiting AS MATERIALIZED (
   SELECT j.id, j.status = 'dead' AS dead,
-         CASE WHEN @debounce::bool AND (j.attempt > 0 OR j.status = 'dead') THEN clock_timestamp() ELSE j.created_at END AS created_at,
+         CASE WHEN @debounce::bool AND (j.attempt > 0 OR j.snoozes > 0 OR j.status = 'dead') THEN clock_timestamp() ELSE j.created_at END AS created_at,
          j.status = 'queued' AND j.queue = @queue AND j.priority = @priority AND j.run_at <= clock_timestamp() AS due
   FROM jobgen.jobs j
   WHERE j.id = (SELECT arbiter.job_id FROM arbiter) AND j.status IN ('queued', 'dead') AND j.kind = @kind AND j.key = @key
@@ -137,7 +137,8 @@ WITH arbiter AS MATERIALIZED (
   UPDATE jobgen.jobs j
   SET status = 'queued', queue = @queue, version = @version, payload = (@payload::text)::jsonb, headers = (sqlc.narg(headers)::text)::jsonb,
       priority = @priority, attempt = 0, max_attempts = @max_attempts, crashes = CASE WHEN c.dead THEN 0 ELSE j.crashes END,
-      snoozes = NULL, created_at = c.created_at,
+      deadline = least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond'),
+      snoozes = NULL, cancel_reason = NULL, created_at = c.created_at,
       run_at = CASE WHEN c.due AND c.run_at <= clock_timestamp() THEN j.run_at ELSE greatest(c.run_at, clock_timestamp()) END
   FROM content c
   WHERE j.id = c.id
@@ -148,9 +149,10 @@ WITH arbiter AS MATERIALIZED (
   WHERE @hand::bool AND r.kind = @kind AND r.key = @key AND EXISTS (SELECT FROM arbiter) AND NOT EXISTS (SELECT FROM waiting)
   RETURNING r.job_id
 ), ins AS (
-  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at)
+  INSERT INTO jobgen.jobs (id, queue, kind, key, version, payload, headers, priority, max_attempts, run_at, deadline)
   SELECT handed.job_id, @queue, @kind, @key, @version, (@payload::text)::jsonb, (sqlc.narg(headers)::text)::jsonb, @priority, @max_attempts,
-         clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond'
+         clock_timestamp() + sqlc.arg(delay_us)::bigint * interval '1 microsecond',
+         least(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond')
   FROM handed
   RETURNING id
 ), woken AS MATERIALIZED (
