@@ -105,7 +105,10 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (NOT $1::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+SELECT done.id, (NOT $1::bool OR EXISTS (SELECT FROM put)
+                 OR coalesce((
+                   SELECT r.finished_at IS NULL AND r.job_id > done.id FROM jobgen.job_result r WHERE r.kind = done.kind AND r.key = done.key
+                 ), false))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done
 `
@@ -228,7 +231,7 @@ const lock = `-- name: Lock :many
 SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
   c.payload, c.headers, c.deadline, c.cancel_reason, now()::timestamptz AS db_now,
   (c.key IS NOT NULL AND EXISTS (
-    SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND r.finished_at IS NOT NULL
+    SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND (r.finished_at IS NOT NULL OR r.job_id > c.id)
   ))::bool AS recorded
 FROM (SELECT unnest($1::text[]) AS queue,
              unnest($2::smallint[]) AS priority,
@@ -332,7 +335,7 @@ const lockSuspect = `-- name: LockSuspect :many
 SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
   q.payload, q.headers, q.deadline, q.cancel_reason, now()::timestamptz AS db_now,
   (q.key IS NOT NULL AND EXISTS (
-    SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND r.finished_at IS NOT NULL
+    SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND (r.finished_at IS NOT NULL OR r.job_id > q.id)
   ))::bool AS recorded
 FROM jobgen.jobs q
 WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY($1::text[]) AND q.run_at <= now()

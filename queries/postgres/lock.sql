@@ -31,7 +31,7 @@ ROLLBACK TO SAVEPOINT jobgen;
 SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
   c.payload, c.headers, c.deadline, c.cancel_reason, now()::timestamptz AS db_now,
   (c.key IS NOT NULL AND EXISTS (
-    SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND r.finished_at IS NOT NULL
+    SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND (r.finished_at IS NOT NULL OR r.job_id > c.id)
   ))::bool AS recorded
 FROM (SELECT unnest(@queues::text[]) AS queue,
              unnest(@priorities::smallint[]) AS priority,
@@ -56,7 +56,7 @@ LIMIT 1;
 SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
   q.payload, q.headers, q.deadline, q.cancel_reason, now()::timestamptz AS db_now,
   (q.key IS NOT NULL AND EXISTS (
-    SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND r.finished_at IS NOT NULL
+    SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND (r.finished_at IS NOT NULL OR r.job_id > q.id)
   ))::bool AS recorded
 FROM jobgen.jobs q
 WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY(@queues::text[]) AND q.run_at <= now()
@@ -112,7 +112,10 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put)
+                 OR coalesce((
+                   SELECT r.finished_at IS NULL AND r.job_id > done.id FROM jobgen.job_result r WHERE r.kind = done.kind AND r.key = done.key
+                 ), false))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done;
 
