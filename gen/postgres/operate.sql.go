@@ -580,3 +580,38 @@ func (q *Queries) ShowResults(ctx context.Context, arg ShowResultsParams) ([]Sho
 	}
 	return items, nil
 }
+
+const showStart = `-- name: ShowStart :many
+SELECT s.worker_id, s.started_at
+FROM jobgen.job_start s JOIN jobgen.workers w ON w.id = s.worker_id
+WHERE s.job_id = $1 AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+ORDER BY s.started_at DESC
+LIMIT 1
+`
+
+type ShowStartRow struct {
+	WorkerID  uuid.UUID
+	StartedAt time.Time
+}
+
+// ShowStart tells who runs a job that is owned by lock, whose row says nothing of it: the worker that has marked its start, if
+// it lives.
+func (q *Queries) ShowStart(ctx context.Context, id int64) ([]ShowStartRow, error) {
+	rows, err := q.db.Query(ctx, showStart, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ShowStartRow
+	for rows.Next() {
+		var i ShowStartRow
+		if err := rows.Scan(&i.WorkerID, &i.StartedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

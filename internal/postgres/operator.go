@@ -109,6 +109,15 @@ func (o Operator) Show(ctx context.Context, id int64) (s Story, err error) {
 			return s, err
 		}
 		s.Job = &j
+		if j.Status == "queued" {
+			starts, err := q.ShowStart(ctx, id)
+			if err != nil {
+				return s, translate(err)
+			}
+			for _, start := range starts {
+				j.Status, j.WorkerID, j.ClaimedAt = "running", &start.WorkerID, &start.StartedAt
+			}
+		}
 	case !errors.Is(err, pgx.ErrNoRows):
 		return s, translate(err)
 	}

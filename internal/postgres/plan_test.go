@@ -224,6 +224,7 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 	fences := func() []int64 { return []int64{(*held)[0].Fence} }
 	n := func() int { return len(*held) }
 	me := w.ID.String()
+	const queuedID = 40_000 // one that is queued, once there are any
 	add := func(name, relation, index string, call func(*gen.Queries) error, args func() []any) {
 		f.Helper()
 		all = append(all, hot{f.prepare(name, f.session(), call, args()...), relation, index, args})
@@ -274,6 +275,24 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 	add("ClaimSuspect", "jobs", "jobs_suspect",
 		func(q *gen.Queries) error { _, err := q.ClaimSuspect(ctx, gen.ClaimSuspectParams{}); return err },
 		func() []any { return []any{me, []string{"q"}, []string{"k", "l"}, []int32{1, 1}} })
+	add("Lock", "jobs", "jobs_claim",
+		func(q *gen.Queries) error { _, err := q.Lock(ctx, gen.LockParams{}); return err },
+		func() []any {
+			queues, priorities, ats, ids := ranges(longAgo, 0)
+			return []any{queues, priorities, ats, ids, []string{"k", "l"}, []int64{}, []int32{1, 1}}
+		})
+	add("LockSuspect", "jobs", "jobs_suspect",
+		func(q *gen.Queries) error { _, err := q.LockSuspect(ctx, gen.LockSuspectParams{}); return err },
+		func() []any { return []any{[]string{"q"}, []string{"k", "l"}, []int64{}, []int32{1, 1}} })
+	add("CompleteLocked", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error { _, err := q.CompleteLocked(ctx, gen.CompleteLockedParams{}); return err },
+		func() []any { return []any{true, queuedID, 1, me, "1", int64(1000)} })
+	add("Adopt", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error { _, err := q.Adopt(ctx, gen.AdoptParams{}); return err },
+		func() []any { return []any{queuedID, 1, me, int64(0)} })
+	add("Crash", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error { _, err := q.Crash(ctx, gen.CrashParams{}); return err },
+		func() []any { return []any{queuedID, 1, 5, int64(1000), me} })
 	add("NextDue", "jobs", "jobs_claim",
 		func(q *gen.Queries) error { _, err := q.NextDue(ctx, gen.NextDueParams{}); return err },
 		func() []any {

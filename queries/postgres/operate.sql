@@ -39,6 +39,15 @@ SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, c
        worker_id, payload, headers, coalesce(last_error, '')::text AS last_error, deadline, coalesce(snoozes, 0)::int AS snoozes, cancel_reason
 FROM jobgen.jobs WHERE id = @id;
 
+-- name: ShowStart :many
+-- ShowStart tells who runs a job that is owned by lock, whose row says nothing of it: the worker that has marked its start, if
+-- it lives.
+SELECT s.worker_id, s.started_at
+FROM jobgen.job_start s JOIN jobgen.workers w ON w.id = s.worker_id
+WHERE s.job_id = @id AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+ORDER BY s.started_at DESC
+LIMIT 1;
+
 -- name: ShowResults :many
 -- ShowResults finds what is recorded of jobs by their ids alone, without the results themselves unless @whole. Served by
 -- job_result_job for a job with a key. For one without, the key is known but not the kind: the recursion walks the kinds,
