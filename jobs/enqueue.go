@@ -14,7 +14,8 @@ import (
 	"github.com/jobgen-go/jobgen/internal/storable"
 )
 
-// DB is what a job is enqueued on. *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn and pgx.Tx satisfy it as they are.
+// DB is what a job is enqueued on. *pgxpool.Pool, *pgxpool.Conn, *pgx.Conn and pgx.Tx satisfy it as they are; SQL
+// makes one of what database/sql and the libraries on it have.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
 // Ref points at a job; R is the type of its result. It can be awaited in another process through its id: see XRef in the
@@ -52,8 +51,10 @@ const (
 func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 	var result R
 	db, _ = unwrap(db)
-	if _, is := db.(pgx.Tx); is {
+	if open, err := postgres.InTransaction(ctx, db); open {
 		return result, ErrInTransaction
+	} else if err != nil {
+		return result, fmt.Errorf("await %s job %d: %w", r.Kind, r.ID, err)
 	}
 	if r.ID == 0 && r.key == "" {
 		return result, fmt.Errorf("await %s: %w", r.Kind, ErrNotStored)

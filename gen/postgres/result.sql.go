@@ -134,3 +134,16 @@ func (q *Queries) KeyStates(ctx context.Context, arg KeyStatesParams) ([]KeyStat
 	}
 	return items, nil
 }
+
+const transactionTime = `-- name: TransactionTime :one
+SELECT now()::text AS at
+`
+
+// TransactionTime is when the transaction began: the same for two statements only if they are in one. Text, because no
+// setting of a session keeps a driver from reading that.
+func (q *Queries) TransactionTime(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, transactionTime)
+	var at string
+	err := row.Scan(&at)
+	return at, err
+}

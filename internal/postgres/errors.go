@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net"
@@ -20,34 +21,40 @@ import (
 // and what triggers raise (RAISE EXCEPTION, and functions in other languages).
 var refusals = []string{"22", "23", "54", "44", "P0", "38", "39"}
 
+// sqlError is the server's error, as *pgconn.PgError or as another driver's type (lib/pq's *pq.Error).
+type sqlError interface {
+	error
+	SQLState() string
+}
+
 // translate puts the engine's meaning on what the driver reports. The driver's error stays reachable by errors.As.
 func translate(err error) error {
 	if err == nil || errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	var connect *pgconn.ConnectError
-	var pg *pgconn.PgError
+	var pg sqlError
 	switch {
 	case errors.As(err, &connect):
 		return err // nothing was sent
 	case errors.As(err, &pg) && fatal(pg):
 		return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
 	case errors.As(err, &pg):
-		switch {
-		case pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42703":
-			return fmt.Errorf("%w (%s)", engine.ErrNotMigrated, pg.Message)
-		case pg.Code == lockNotAvailable:
+		switch code := pg.SQLState(); {
+		case code == "42P01" || code == "3F000" || code == "42703":
+			return fmt.Errorf("%w (%w)", engine.ErrNotMigrated, pg)
+		case code == lockNotAvailable:
 			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
-		case pg.Code == "53300":
+		case code == "53300":
 			return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)
-		case pg.Code == "26000" || pg.Code == "42P05":
-			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol), or directly: %w", err)
-		case slices.Contains(refusals, pg.Code[:min(2, len(pg.Code))]):
+		case code == "26000" || code == "42P05":
+			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol; lib/pq: binary_parameters=yes), or directly: %w", err)
+		case slices.Contains(refusals, code[:min(2, len(code))]):
 			return &engine.ValueError{Err: err}
 		}
 		return err
 	}
-	if !pgconn.SafeToRetry(err) {
+	if !pgconn.SafeToRetry(err) && !errors.Is(err, sql.ErrTxDone) && !errors.Is(err, sql.ErrConnDone) {
 		return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
 	}
 	return err
@@ -55,13 +62,17 @@ func translate(err error) error {
 
 // relayed tells whether an error is a pooler's word for the end of its connection to the server: what the server has done of
 // the statement it does not know.
-func relayed(pg *pgconn.PgError) bool { return strings.HasPrefix(pg.Code, "08") }
+func relayed(pg sqlError) bool { return strings.HasPrefix(pg.SQLState(), "08") }
 
 // fatal tells whether pg ended the connection, which can happen after the statement has taken effect and before its answer
-// is sent: an operator's pg_terminate_backend, a shutdown.
-func fatal(pg *pgconn.PgError) bool {
-	severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity)
-	return severity == "FATAL" || severity == "PANIC" || relayed(pg)
+// is sent: an operator's pg_terminate_backend, a shutdown. (lib/pq makes driver.ErrBadConn of it.)
+func fatal(pg sqlError) bool {
+	if pg, is := pg.(*pgconn.PgError); is {
+		if severity := cmp.Or(pg.SeverityUnlocalized, pg.Severity); severity == "FATAL" || severity == "PANIC" {
+			return true
+		}
+	}
+	return relayed(pg)
 }
 
 // explain is translate for the first contact with a database: one sentence that says what to do.

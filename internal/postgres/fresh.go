@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/sqldb"
 )
 
 // fresh gives db in a form that has each statement planned anew, for the tables as they are. The application's
@@ -22,6 +23,8 @@ func fresh(db gen.DBTX) gen.DBTX {
 		conn = db.Config().ConnConfig
 	case *pgx.Conn:
 		conn = db.Config()
+	case sqldb.DB:
+		return db.Anew()
 	case interface{ Conn() *pgx.Conn }: // pgx.Tx, *pgxpool.Conn
 		conn = db.Conn().Config()
 	}

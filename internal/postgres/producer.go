@@ -14,6 +14,7 @@ import (
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/sqldb"
 )
 
 // Producer enqueues on a connection, pool or transaction of the application.
@@ -40,21 +41,54 @@ func (p Producer) Enqueue(ctx context.Context, in engine.Insert, elements []engi
 
 // atomically calls fn in a transaction of its own if fn may need several statements and the application has none open.
 func (p Producer) atomically(ctx context.Context, several bool, fn func(Producer) error) error {
-	begin, idle := p.DB.(interface {
-		Begin(ctx context.Context) (pgx.Tx, error)
-	})
-	switch db := p.DB.(type) {
-	case pgx.Tx:
-		idle = false
-	case *pgx.Conn:
-		idle = db.PgConn().TxStatus() == 'I'
-	case *pgxpool.Conn:
-		idle = db.Conn().PgConn().TxStatus() == 'I'
-	}
-	if !several || !idle {
+	if !several {
 		return fn(p)
 	}
-	return pgx.BeginFunc(ctx, begin, func(tx pgx.Tx) error { return fn(Producer{DB: tx}) })
+	if open, err := InTransaction(ctx, p.DB); open || err != nil {
+		if err != nil {
+			return err
+		}
+		return fn(p)
+	}
+	switch db := p.DB.(type) {
+	case sqldb.DB:
+		return db.InTx(ctx, func(tx sqldb.DB) error {
+			p.DB = tx
+			return fn(p)
+		})
+	case interface {
+		Begin(ctx context.Context) (pgx.Tx, error)
+	}:
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			p.DB = tx
+			return fn(p)
+		})
+	}
+	return fn(p)
+}
+
+// InTransaction tells whether what runs on db is part of a transaction that the application has open.
+func InTransaction(ctx context.Context, db gen.DBTX) (bool, error) {
+	switch db := db.(type) {
+	case pgx.Tx:
+		return true, nil
+	case *pgx.Conn:
+		return db.PgConn().TxStatus() != 'I', nil
+	case *pgxpool.Conn:
+		return db.Conn().PgConn().TxStatus() != 'I', nil
+	case sqldb.DB:
+		if is, known := db.IsTx(); known {
+			return is, nil
+		}
+		// Two statements that began in one transaction began at one time.
+		first, err := gen.New(db).TransactionTime(ctx)
+		if err != nil {
+			return false, err
+		}
+		second, err := gen.New(db).TransactionTime(ctx)
+		return err == nil && first == second, err
+	}
+	return false, nil
 }
 
 func (p Producer) enqueueOne(ctx context.Context, in engine.Insert, e engine.Element) (engine.Inserted, error) {

@@ -25,3 +25,8 @@ LEFT JOIN LATERAL (
   SELECT b.result, b.finished_at FROM jobgen.job_result b WHERE b.job_id = x.id AND left(b.key, 4) <> 'job:' AND b.kind = ANY(@kinds::text[])
   LIMIT 1
 ) r ON true;
+
+-- name: TransactionTime :one
+-- TransactionTime is when the transaction began: the same for two statements only if they are in one. Text, because no
+-- setting of a session keeps a driver from reading that.
+SELECT now()::text AS at;
