@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"context"
-	"database/sql"
 	"database/sql/driver"
 	"errors"
 
@@ -16,10 +15,7 @@ import (
 // driver takes it for a driver.Valuer, and gets the argument. What is neither of the three types of database/sql may have
 // prepared the statement (GORM's PrepareStmt), and then its number of arguments is fixed.
 func (d DB) Anew() DB {
-	switch d.conn.(type) {
-	case *sql.DB, *sql.Conn, *sql.Tx:
-		d.anew = true
-	}
+	d.anew = plain(d.conn)
 	return d
 }
 

@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -28,13 +29,45 @@ type DB struct {
 	anew bool
 }
 
-func New(conn Conn) DB { return DB{conn: conn} }
+// New takes a wrapper that embeds a *sql.Tx, *sql.DB or *sql.Conn for that: bun's own methods put arguments into the text of a
+// statement where it has question marks and drop them elsewhere, and of a *sqlx.Tx as such nothing would be known.
+func New(conn Conn) DB { return DB{conn: embedded(conn)} }
+
+func embedded(conn Conn) Conn {
+	if plain(conn) {
+		return conn
+	}
+	v := reflect.Indirect(reflect.ValueOf(conn))
+	if v.Kind() != reflect.Struct {
+		return conn
+	}
+	for _, name := range []string{"Tx", "DB", "Conn"} {
+		field, is := v.Type().FieldByName(name)
+		if !is || !field.Anonymous {
+			continue
+		}
+		if inner, err := v.FieldByIndexErr(field.Index); err == nil && inner.CanInterface() {
+			if c, is := inner.Interface().(Conn); is && plain(c) {
+				return c
+			}
+		}
+	}
+	return conn
+}
+
+func plain(conn Conn) bool {
+	switch conn.(type) {
+	case *sql.DB, *sql.Conn, *sql.Tx:
+		return true
+	}
+	return false
+}
 
 // String names what is beneath, for messages.
 func (d DB) String() string { return fmt.Sprintf("%T", d.conn) }
 
-// IsTx tells whether d is a transaction. It is not known of a connection, on which one may be open or not, and of a wrapper that has
-// neither the methods of a *sql.Tx nor those of a *sql.DB.
+// IsTx tells whether d is a transaction. It is not known of a connection, on which one may be open or not, and of what is
+// no type of database/sql and does not look like a transaction.
 func (d DB) IsTx() (is, known bool) {
 	switch d.conn.(type) {
 	case interface {
@@ -42,7 +75,7 @@ func (d DB) IsTx() (is, known bool) {
 		Rollback() error
 	}:
 		return true, true
-	case interface{ Stats() sql.DBStats }:
+	case *sql.DB:
 		return false, true
 	}
 	return false, false
