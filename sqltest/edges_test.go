@@ -197,6 +197,23 @@ func TestTheDatabasesErrorsMeanWhatTheyMeanUnderPgx(t *testing.T) {
 	})
 }
 
+// Outside a transaction the statement itself commits, after it has given its row.
+func TestACommitThatFailsIsAnError(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'too late'; END$$`)
+		f.exec(`CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON jobgen.jobs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
+		_, one := EnqueueWelcome(f.ctx(), jobs.SQL(f.db), Welcome{Name: "a"})
+		_, many := EnqueueWelcomeMany(f.ctx(), jobs.SQL(f.db), []Welcome{{Name: "b"}, {Name: "c"}})
+		_, plain := jobs.EnqueueMany(f.ctx(), jobs.SQL(f.db), plain, []Welcome{{Name: "b"}, {Name: "c"}})
+		for _, err := range []error{one, many, plain} {
+			if err == nil || !strings.Contains(err.Error(), "too late") {
+				f.Errorf("got %v", err)
+			}
+		}
+		f.counts(0, 0)
+	})
+}
+
 // A connection that ends is neither a refusal of the payload nor anything else that it is not, and what the transaction had
 // is gone with it.
 func TestAConnectionThatEndsIsAnErrorAndTheNextOneWorks(t *testing.T) {

@@ -149,8 +149,7 @@ func (d DB) run(args []any, call func([]any) error) error {
 type row struct{ rs pgx.Rows }
 
 func (r row) Scan(dest ...any) error {
-	defer r.rs.Close()
-	if !r.rs.Next() {
+	if !r.rs.Next() { // which has closed them, like a Scan that fails
 		if err := r.rs.Err(); err != nil {
 			return err
 		}
