@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-docker test-bench bench generate check-generated lint fmt
+.PHONY: help demo test race test-docker test-bench test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -35,6 +35,10 @@ test-docker: ## Postgres in a container: on the engine that runs, else on one st
 test-bench: ## the module with the measurements builds and works
 	@cd bench && $(GO) vet ./... && $(GO) test ./...
 
+test-sql: ## enqueueing through sqlx, GORM, bun and ent, on pgx and lib/pq (TESTFLAGS)
+	@scripts/ensure-postgres
+	@cd sqltest && $(GO) run github.com/jobgen-go/jobgen/cmd/jobgen check ./... && $(GO) vet ./... && $(GO) test $(TESTFLAGS) ./...
+
 bench: ## measure against other queues and hand-written SQL (ARGS="-rounds 5")
 	@scripts/ensure-postgres
 	@cd bench && $(GO) run . $(ARGS)
@@ -42,6 +46,7 @@ bench: ## measure against other queues and hand-written SQL (ARGS="-rounds 5")
 generate: ## sqlc's output and jobgen's
 	$(SQLC) generate
 	$(GO) generate ./...
+	cd sqltest && $(GO) generate ./...
 
 check-generated: ## fails if the output of make generate is not what is there
 	$(SQLC) diff

@@ -323,3 +323,30 @@ func TestAssertionsSeeWhatTheTransactionEnqueued(t *testing.T) {
 		f.no(tx.Rollback())
 	})
 }
+
+func TestCancelCommitsAndRollsBackWithTheTransaction(t *testing.T) {
+	each(t, func(f *fixture) {
+		ref, err := EnqueueWelcome(f.ctx(), jobs.SQL(f.db), Welcome{Name: "a"})
+		f.no(err)
+		for _, commit := range []bool{false, true} {
+			tx := f.begin()
+			if got, err := ref.Cancel(f.ctx(), jobs.SQL(tx), "quote ' \\ ☃"); err != nil || got != jobs.Cancelled {
+				f.Errorf("%s, %v", got, err)
+			}
+			if !commit {
+				f.no(tx.Rollback())
+				f.counts(1, 1)
+				continue
+			}
+			f.no(tx.Commit())
+			f.counts(0, 0)
+		}
+		var cancelled *jobs.CancelledError
+		if _, err := ref.Await(f.ctx(), jobs.SQL(f.db)); !errors.As(err, &cancelled) || cancelled.Reason != "quote ' \\ ☃" {
+			f.Errorf("awaited %v", err)
+		}
+		if got, err := ref.Cancel(f.ctx(), jobs.SQL(f.db), "again"); err != nil || got != jobs.CancelledBefore {
+			f.Errorf("again: %s, %v", got, err)
+		}
+	})
+}
