@@ -269,6 +269,22 @@ func TestAPayloadThatCannotBeStoredIsRefused(t *testing.T) {
 	})
 }
 
+// A transaction does one thing at a time. pgx's driver calls its busy connection a bad one.
+func TestAnEnqueueBetweenOpenRowsIsRefused(t *testing.T) {
+	each(t, func(f *fixture) {
+		tx := f.begin()
+		rows, err := tx.QueryContext(f.ctx(), "SELECT generate_series(1, 10000)")
+		f.no(err)
+		rows.Next()
+		if _, err = EnqueueWelcome(f.ctx(), jobs.SQL(tx), Welcome{Name: "a"}); err == nil || !strings.Contains(err.Error(), "busy") && !strings.Contains(err.Error(), "being processed") {
+			f.Errorf("while rows are open: %v", err)
+		}
+		rows.Close()
+		_ = tx.Rollback() // in pgx's mode exec the connection is spoilt
+		f.counts(0, 0)
+	})
+}
+
 // What the statements carry arrives as it was, whatever the session's settings.
 func TestValuesArriveAsTheyWere(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -7,6 +7,7 @@ package sqldb
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"reflect"
@@ -132,6 +133,14 @@ func (d DB) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 
 // run calls a statement with the driver's form of its arguments.
 func (d DB) run(args []any, call func([]any) error) error {
+	err := d.call(args, call)
+	if is, _ := d.IsTx(); is && errors.Is(err, driver.ErrBadConn) {
+		return &noConn{err}
+	}
+	return err
+}
+
+func (d DB) call(args []any, call func([]any) error) error {
 	vs, err := values(args)
 	if err != nil {
 		return err
@@ -243,6 +252,16 @@ func (r *rows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
 func (r *rows) RawValues() [][]byte           { return nil }
 func (r *rows) Conn() *pgx.Conn               { return nil }
 func (r *rows) TypeMap() *pgtype.Map          { return nil }
+
+// noConn is what drivers say when the connection of a transaction is gone, and with it the transaction, and pgx also while
+// rows are open.
+type noConn struct{ err error }
+
+func (e *noConn) Error() string {
+	return e.err.Error() + " (it is lost, or busy with rows that are not closed yet); nothing was stored"
+}
+func (e *noConn) Unwrap() error   { return e.err }
+func (*noConn) SafeToRetry() bool { return true }
 
 // refusal is an error from before anything was sent.
 type refusal string
