@@ -6,8 +6,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jobgen-go/jobgen/jobs"
+	"github.com/jobgen-go/jobgen/jobtest"
 )
 
 func TestG6KeysThatAreTakenExpiredAndDead(t *testing.T) {
@@ -139,6 +141,35 @@ func TestG6ConcurrentEnqueuersOfTheSameKeys(t *testing.T) {
 		for _, got := range ids {
 			if fmt.Sprint(got) != fmt.Sprint(ids[0]) {
 				f.Errorf("two callers got different jobs for the same keys:\n%v\n%v", got, ids[0])
+			}
+		}
+	})
+}
+
+func TestReplaceAndDebounce(t *testing.T) {
+	each(t, func(f *fixture) {
+		for _, l := range libraries {
+			tx := l.begin(f)
+			for _, db := range []jobs.DB{jobs.SQL(l.pool(f)), jobs.SQL(tx.conn)} {
+				name := fmt.Sprintf("%s %T", l.name, db)
+				first, err := EnqueueWelcome(f.ctx(), db, Welcome{Name: name, Note: "1"})
+				f.no(err)
+				again, err := EnqueueWelcome(f.ctx(), db, Welcome{Name: name, Note: "2"}, jobs.Replace(), jobs.Within(time.Hour))
+				if err != nil || again.ID != first.ID || !again.Replaced {
+					f.Errorf("%s: %+v replaces %+v: %v", l.name, again, first, err)
+				}
+				refs, err := EnqueueWelcomeMany(f.ctx(), db, []Welcome{{Name: name + " other"}, {Name: name, Note: "3"}}, jobs.Debounce(time.Hour, 0))
+				if err != nil || len(refs) != 2 || refs[1].ID != first.ID || !refs[1].Replaced || refs[0].Replaced {
+					f.Errorf("%s: %+v replaces %+v: %v", l.name, refs, first, err)
+				}
+				got := jobtest.Enqueued[Welcome](f.T, db, "users.welcome")
+				if len(got) < 2 || got[0].Payload.Note != "3" || got[0].ID != first.ID {
+					f.Errorf("%s: %+v", l.name, got)
+				}
+				if db == jobs.SQL(tx.conn) {
+					f.no(tx.rollback())
+				}
+				f.exec("TRUNCATE jobgen.jobs, jobgen.job_result")
 			}
 		}
 	})

@@ -2,7 +2,6 @@ package sqldb
 
 import (
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -32,8 +31,6 @@ func value(a any) (v any, known bool) {
 		return int64(a), true
 	case int32:
 		return int64(a), true
-	case int:
-		return int64(a), true
 	case time.Time:
 		// pgx cuts off what is less than a microsecond, and the server would round what lib/pq sends.
 		return a.Truncate(time.Microsecond), true
@@ -44,8 +41,6 @@ func value(a any) (v any, known bool) {
 			return nil, true
 		}
 		return string(a), true
-	case json.RawMessage:
-		return value([]byte(a))
 	case *string:
 		return optional(a)
 	case *int16:
@@ -62,13 +57,6 @@ func value(a any) (v any, known bool) {
 		return optional(a)
 	case []string:
 		return array(a, quote)
-	case []*string:
-		return array(a, func(b []byte, s *string) []byte {
-			if s == nil {
-				return append(b, "NULL"...)
-			}
-			return quote(b, *s)
-		})
 	case []int16:
 		return array(a, integer[int16])
 	case []int32:
