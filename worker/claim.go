@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
-	"github.com/jobgen-go/jobgen/jobs"
 )
 
 // claim is the loop that gets jobs. It is the only one that claims, and it owns the marks. It claims whenever there is
@@ -34,9 +33,7 @@ func (w *Worker) claim(ctx context.Context) {
 			full = true
 		}
 		unseen.giveBack(ctx)
-		for _, h := range w.ledger.overdue(aheadMost) {
-			w.outcomes.put(outcome{hold: h, release: true})
-		}
+		w.giveUnstarted(w.ledger.overdue(aheadMost))
 		n := w.ledger.want()
 		if n == 0 {
 			locks.try(false)
@@ -54,6 +51,7 @@ func (w *Worker) claim(ctx context.Context) {
 				continue
 			case <-w.wake:
 				idle.woken = true
+			case <-w.ledger.eased:
 			case <-timer.C:
 			}
 			n = max(w.ledger.want(), 1)
@@ -61,7 +59,7 @@ func (w *Worker) claim(ctx context.Context) {
 		locks.try(idle.woken)
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
 		before := now()
-		got, err := w.claimOnce(ctx, n, sweep)
+		got, all, err := w.round(ctx, n, sweep)
 		if sweep {
 			sweeps.plan(since(before), int(w.fleet.Load()))
 		}
@@ -77,7 +75,7 @@ func (w *Worker) claim(ctx context.Context) {
 			full = full || idle.woken // as a rule another worker is sweeping: that says nothing about what waits
 			continue
 		}
-		full = got == n
+		full = all
 		idle.found(ctx, found)
 	}
 	// What came with a last claim is given back by shutdown.
@@ -152,6 +150,41 @@ func (u *unseen) giveBack(ctx context.Context) {
 	u.before = unknown
 }
 
+// round claims what can start, and tells how much that was and whether more may be waiting. That is one claim, unless the
+// policy restricts what may start or weighs queues.
+func (w *Worker) round(ctx context.Context, n int, sweep bool) (got int, full bool, err error) {
+	p := w.policy.Load()
+	w.marks.policy, w.marks.band = p, nil
+	if p.plain() {
+		got, err = w.claimOnce(ctx, n, sweep)
+		return got, got == n, err
+	}
+	for i := 0; ; i++ {
+		band, more := w.ledger.opening(i, n)
+		if !more {
+			return got, full, nil
+		}
+		w.marks.band = &band
+		portion := band.n
+		if p.weights != nil {
+			portion = max(portion/portions, 1) // each begins with another queue
+		}
+		for left := band.n; left > 0; {
+			ask := min(left, portion)
+			k, err := w.claimOnce(ctx, ask, sweep)
+			got += k
+			if left -= k; err != nil {
+				return got, false, err
+			} else if full = full || k > 0 && left == 0; k < ask {
+				break
+			}
+		}
+	}
+}
+
+// portions is into how many claims a round is divided while queues have weights.
+const portions = 4
+
 func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
 	defer cancel()
@@ -164,6 +197,9 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	if sweep {
 		from = w.marks.leftEnd()
 	}
+	if len(from) == 0 {
+		return 0, nil // all is paused, or full
+	}
 	batch, now, err := w.store.Claim(ctx, self, from, sweep, n)
 	if err != nil {
 		return 0, err
@@ -174,6 +210,7 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 		}
 		w.marks.advance(batch, now, len(batch) < n)
 	}
+	w.marks.took(batch)
 	w.take(self, batch)
 	return len(batch), nil
 }
@@ -203,8 +240,15 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 		}
 		hs = append(hs, h)
 	}
-	for range w.ledger.add(self.ID, hs) {
-		go w.runner()
+	runners, back := w.ledger.add(self.ID, hs)
+	w.giveUnstarted(back)
+	w.hire(runners)
+}
+
+// giveUnstarted gives back holds whose handlers have not been called.
+func (w *Worker) giveUnstarted(hs []*hold) {
+	for _, h := range hs {
+		w.outcomes.put(outcome{hold: h, release: true})
 	}
 }
 
@@ -212,7 +256,8 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 type idleness struct {
 	worker *Worker
 	since  instant   // of nothing found; zero: the last claim found something
-	asleep uuid.UUID // the worker id under which the wake row is written; zero: none is
+	asleep uuid.UUID // the worker id under which the wake rows are written; zero: none is
+	queues []string  // that they are for
 	woken  bool      // the coming claim is because of a notification
 	delay  time.Duration
 }
@@ -227,6 +272,17 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	self := w.self.Load()
+	queues, partly := w.ledger.awaits(w.cfg.Queues)
+	if i.asleep != uuid.Nil && (partly || !slices.Equal(queues, i.queues)) {
+		i.rise(ctx) // a wake-up that this worker could do nothing about would be lost to another
+	}
+	if partly {
+		i.delay = min(i.delay*3/2, pollPartly)
+		return jitter(i.delay)
+	}
+	if len(queues) == 0 {
+		return aheadMost // for what waits here and cannot start; control and limits that ease are signalled
+	}
 	if i.asleep != self.ID {
 		if since(i.since) < drowsy {
 			i.delay = min(i.delay*3/2, pollShort)
@@ -236,18 +292,21 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 			i.delay = min(i.delay*2, pollDeaf)
 			return jitter(i.delay)
 		}
-		if err := w.store.Sleep(ctx, self); err != nil {
+		me := *self
+		me.Queues = queues
+		if err := w.store.Sleep(ctx, &me); err != nil {
 			w.contact.failed(w.log, "sleep", err)
 			i.delay = min(i.delay*2, pollDeaf)
 			return jitter(i.delay)
 		}
-		i.asleep, i.delay = self.ID, pollShort
+		i.asleep, i.queues, i.delay = self.ID, queues, pollShort
 		w.asleep.Store(true)
 		return 0 // claim once more: what was enqueued before the row was there woke nobody
 	}
 	if i.delay = min(i.delay*2, pollLong); !w.listening.Load() {
 		i.delay = min(i.delay, pollDeaf)
 	}
+	w.marks.policy, w.marks.band = w.policy.Load(), nil
 	if due, err := w.store.NextDue(ctx, w.marks.ranges(), i.delay); err == nil && due < i.delay {
 		return max(due, time.Millisecond)
 	}
@@ -269,14 +328,19 @@ func (i *idleness) found(ctx context.Context, n int) {
 	}
 	i.since = 0
 	if i.asleep != uuid.Nil {
-		ctx, cancel := limit(ctx)
-		defer cancel()
-		asleep := i.asleep
-		i.asleep = uuid.Nil
-		i.worker.asleep.Store(false)
-		if err := i.worker.store.Awake(ctx, asleep); err != nil {
-			i.worker.contact.failed(i.worker.log, "awake", err)
-		}
+		i.rise(ctx)
+	}
+}
+
+// rise removes the wake rows.
+func (i *idleness) rise(ctx context.Context) {
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	asleep := i.asleep
+	i.asleep = uuid.Nil
+	i.worker.asleep.Store(false)
+	if err := i.worker.store.Awake(ctx, asleep); err != nil {
+		i.worker.contact.failed(i.worker.log, "awake", err)
 	}
 }
 
@@ -321,9 +385,7 @@ func (s *soloist) play(ctx context.Context) {
 	begin := now()
 	w.ledger.setAlone(true)
 	defer w.ledger.setAlone(false)
-	for _, h := range w.ledger.unstarted() {
-		w.outcomes.put(outcome{hold: h, release: true})
-	}
+	w.giveUnstarted(w.ledger.unstarted())
 	if !s.empty(ctx, s.patience) {
 		s.next = now().add(4 * s.patience)
 		s.patience *= 2
@@ -333,7 +395,7 @@ func (s *soloist) play(ctx context.Context) {
 	for ctx.Err() == nil && since(begin) < soloStint {
 		self := w.self.Load()
 		claim, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
-		batch, err := w.store.ClaimSuspect(claim, self)
+		batch, err := w.store.ClaimSuspect(claim, w.unpaused(self))
 		cancel()
 		if err != nil {
 			w.contact.failed(w.log, "claim", err)
@@ -372,83 +434,4 @@ func (s *soloist) empty(ctx context.Context, d time.Duration) bool {
 		case <-s.worker.ledger.room:
 		}
 	}
-}
-
-// marks is the low-water mark of each range (queue and priority): the pair (run_at, id) up to which this worker has
-// looked. Claims start there, so that the dead index entries of finished jobs are not walked again. The claim loop owns
-// it.
-type marks struct {
-	queues []string
-	at     []engine.Mark // by priority, then queue
-	latest time.Time     // the latest database time seen
-	turn   int           // rotates the queues of one priority, so that none starves the others
-}
-
-func newMarks(queues []string) marks {
-	m := marks{queues: queues}
-	m.reset()
-	return m
-}
-
-func (m *marks) reset() {
-	m.at = m.at[:0]
-	for p := jobs.MaxPriority; p >= 0; p-- {
-		for _, q := range m.queues {
-			m.at = append(m.at, engine.Mark{Queue: q, Priority: p})
-		}
-	}
-}
-
-// ranges are the marks in the order in which a claim is to look: bigger priorities first.
-func (m *marks) ranges() []engine.Mark {
-	return m.rotated(func(k engine.Mark) engine.Mark { return k })
-}
-
-// leftEnd are the ranges of a sweep.
-func (m *marks) leftEnd() []engine.Mark {
-	return m.rotated(func(k engine.Mark) engine.Mark { return engine.Mark{Queue: k.Queue, Priority: k.Priority} })
-}
-
-func (m *marks) rotated(f func(engine.Mark) engine.Mark) []engine.Mark {
-	q := len(m.queues)
-	out := make([]engine.Mark, len(m.at))
-	m.turn++
-	for i := range m.at {
-		out[i] = f(m.at[i/q*q+(i+m.turn)%q])
-	}
-	return out
-}
-
-// advance notes what a claim from the marks has looked at, as of the database's time now. A claim that was not full has
-// looked at everything. No mark comes closer to now than slack: rows that are committed late within it are still seen.
-func (m *marks) advance(batch []engine.Claimed, now time.Time, all bool) {
-	if now.IsZero() {
-		return
-	}
-	if now.Before(m.latest.Add(-slack / 2)) {
-		m.reset() // the database's clock went back
-	}
-	m.latest = now
-	limit := engine.Mark{At: now.Add(-slack)}
-	if all {
-		for i := range m.at {
-			m.at[i].Raise(limit)
-		}
-	}
-	for _, c := range batch {
-		seen := engine.Mark{At: c.RunAt, ID: c.ID}
-		if limit.Before(seen) {
-			seen = limit
-		}
-		m.find(c.Queue, c.Priority).Raise(seen)
-	}
-}
-
-func (m *marks) find(queue string, priority int) *engine.Mark {
-	for i := range m.at {
-		if m.at[i].Priority == priority && m.at[i].Queue == queue {
-			return &m.at[i]
-		}
-	}
-	return &engine.Mark{} // not one of ours: nothing to note
 }

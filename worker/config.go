@@ -16,6 +16,15 @@ type Config struct {
 	Queues []string
 	// Concurrency is how many handlers run at once; default 100.
 	Concurrency int
+	// Weights is in which proportion queues with waiting jobs of one priority get slots, counted in jobs started; a queue
+	// that is not named has weight 1. Default: queues take turns. What is decided in the database (jobs.SetQueueWeight)
+	// comes before it.
+	Weights map[string]int
+	// QueueSlots is how many handlers of a queue run at once in this process; a queue that is not named has no limit but
+	// Concurrency. What is decided in the database (jobs.SetQueueSlots) comes before it.
+	QueueSlots map[string]int
+	// Reserve keeps slots free for urgent jobs, so that long bulk work cannot take all. Default: none.
+	Reserve []Reserve
 	// Lease is the time without a heartbeat after which this process counts as dead and its jobs are given to others
 	// (G7). It does not limit how long a handler runs. Default 15 s, at least 100 ms.
 	Lease time.Duration
@@ -30,6 +39,12 @@ type Config struct {
 	// MaxCrashes is after how many losses of the process that ran it a job is dead (G8); default 5, at least 3: from the
 	// second crash on a job runs with nothing else in its process, so that only what kills the process dies for it.
 	MaxCrashes int
+	// StuckAfter is how long a handler may go on after its context has ended before it counts as stuck: it is reported with
+	// its stack, its job goes on without it, and it keeps its slot until it returns. Default 30 s, at least 100 ms.
+	StuckAfter time.Duration
+	// MaxStuck is at how many stuck handlers at once Run shuts down and returns ErrStuck, so that whatever supervises the
+	// process starts another. Default 0: never.
+	MaxStuck int
 	// KeepAttempts is how long the history of attempts that did not succeed is kept; default 7 days.
 	KeepAttempts time.Duration
 	// Middleware is wrapped around each attempt of a handler, the first outermost; of each, the part Work.
@@ -47,6 +62,7 @@ const (
 	pollShort   = 20 * time.Millisecond  // until it has been idle for
 	drowsy      = 250 * time.Millisecond // this long and sleeps; then it stretches
 	pollLong    = 5 * time.Second        // to this, since an enqueue wakes it,
+	pollPartly  = 50 * time.Millisecond  // to this, if only some of its jobs can start,
 	pollDeaf    = time.Second            // or only to this while the listener is down
 	sweepEvery  = time.Second            // one sweep in the fleet; each worker waits this long times the fleet's size,
 	sweepMost   = 30 * time.Second       // but not longer than this,
@@ -72,6 +88,7 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 	setDefault(&c.Reclaim, min(4*time.Second, c.Lease/3))
 	setDefault(&c.Grace, 25*time.Second)
 	setDefault(&c.MaxCrashes, 5)
+	setDefault(&c.StuckAfter, 30*time.Second)
 	setDefault(&c.KeepAttempts, 7*24*time.Hour)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -89,6 +106,10 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 		return c, fmt.Errorf("worker: Reclaim is %s; it must be positive and at most 24h", c.Reclaim)
 	case c.MaxCrashes < 3 || c.MaxCrashes > 1000:
 		return c, fmt.Errorf("worker: MaxCrashes is %d; it must be 3 to 1000: two crashes can be another job's doing", c.MaxCrashes)
+	case c.StuckAfter < 100*time.Millisecond:
+		return c, fmt.Errorf("worker: StuckAfter is %s; it must be at least 100ms: handlers need a moment to return", c.StuckAfter)
+	case c.MaxStuck < 0 || c.MaxStuck > c.Concurrency:
+		return c, fmt.Errorf("worker: MaxStuck is %d; it must be 0 (never) to Concurrency (%d)", c.MaxStuck, c.Concurrency)
 	case c.KeepAttempts < 0:
 		return c, fmt.Errorf("worker: KeepAttempts is %s; it must not be negative", c.KeepAttempts)
 	}
@@ -100,7 +121,7 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 			return c, fmt.Errorf("worker: queue %q %s", q, problem)
 		}
 	}
-	return c, nil
+	return c, c.checkPolicy()
 }
 
 func setDefault[T int | time.Duration](v *T, d T) {

@@ -27,7 +27,7 @@ func (w *Worker) control(ctx context.Context) {
 			w.contact.failed(w.log, "control", err)
 			continue
 		}
-		w.queues.Store(&c.Queues)
+		w.decided(c.Queues)
 		for _, h := range w.ledger.cancel(c.Cancels) {
 			w.outcomes.put(outcome{hold: h, cancel: true})
 		}
@@ -38,4 +38,33 @@ func (w *Worker) readControl(ctx context.Context) (engine.Control, error) {
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	return w.store.Control(ctx, w.self.Load())
+}
+
+// decided brings what has been decided about queues into force.
+func (w *Worker) decided(queues []engine.Queue) {
+	before, p := w.policy.Load(), w.cfg.policy(queues)
+	if p.equal(before) {
+		return
+	}
+	for _, q := range w.cfg.Queues {
+		if p.paused[q] != before.paused[q] {
+			w.log.Info(map[bool]string{true: "queue is paused", false: "queue is resumed"}[p.paused[q]], "queue", q)
+		}
+	}
+	w.policy.Store(p)
+	back, runners := w.ledger.obey(p)
+	w.giveUnstarted(back)
+	w.hire(runners)
+	poke(w.wake)
+}
+
+// unpaused is self with those of its queues that are not paused.
+func (w *Worker) unpaused(self *engine.Worker) *engine.Worker {
+	p := w.policy.Load()
+	if len(p.paused) == 0 {
+		return self
+	}
+	open := *self
+	open.Queues = p.open(self.Queues)
+	return &open
 }

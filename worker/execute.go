@@ -14,7 +14,7 @@ import (
 // runner starts what is waiting, one after the other, until nothing is. A handler that ends its goroutine
 // (runtime.Goexit) ends the runner with it; another takes its place.
 func (w *Worker) runner() {
-	ended := false
+	ended, id := false, goroutineID()
 	defer func() {
 		if !ended && w.ledger.respawn() {
 			go w.runner()
@@ -26,6 +26,7 @@ func (w *Worker) runner() {
 			ended = true
 			return
 		}
+		h.runner.Store(id)
 		w.run(h)
 	}
 }
@@ -38,8 +39,11 @@ func (w *Worker) run(h *hold) {
 	defer func() {
 		cause := context.Cause(h.ctx)
 		w.ledger.returned(h)
-		w.conclude(o, cause)
-		w.ledger.free() // only now: a shutdown that sees no handler running flushes for the last time
+		w.returnedLate(h)
+		if !h.givenUp {
+			w.conclude(o, cause)
+		}
+		w.ledger.free(h) // only now: a shutdown that sees no handler running flushes for the last time
 	}()
 	if h.handler.tx == nil {
 		o.result, o.err = invoke(h, nil)
@@ -48,6 +52,9 @@ func (w *Worker) run(h *hold) {
 	o.stored = true
 	// Waiting for a connection is no part of the attempt: it is not the handler's time.
 	err := w.store.InTx(h.ctx, h.owner, func(tx any, finish func(engine.Success) error) error {
+		if cutter, can := tx.(engine.Cutter); can {
+			w.ledger.opened(h, cutter)
+		}
 		result, err := invoke(h, tx)
 		if err != nil {
 			return w.starved(h, err)

@@ -28,12 +28,6 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		case beat.Renewed:
 			w.contact.made(w.log, w.cfg.Lease, beat.Now)
 			w.fleet.Store(int64(beat.Fleet))
-			for _, h := range asked {
-				if end := h.timeout.Load(); end != nil && !h.overdue && since(end.at) > w.cfg.Heartbeat {
-					h.overdue = true
-					w.log.Warn("a handler ignores its context: it still runs after its timeout and keeps its slot", "job", h.ID, "kind", h.Kind, "cause", end.cause, "running", since(h.started).Round(time.Millisecond))
-				}
-			}
 			for _, h := range w.ledger.gone(asked, beat.Gone) {
 				w.log.Warn("job was taken back from this worker while its handler runs; the handler is cancelled", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 			}

@@ -24,8 +24,13 @@ type hold struct {
 	cancel  context.CancelCauseFunc // set when its handler starts
 	started instant
 	timeout atomic.Pointer[timeout] // when its handler's context ends, once it has been called; nil: never
-	overdue bool                    // heartbeat has said that it still runs
 	locked  bool                    // its handler runs in the transaction that owns it by lock: it is no hold, unless it is adopted
+	ended   instant                 // when its context was first seen to have ended; zero: not yet
+	stuck   bool                    // it ignores that
+	givenUp bool                    // its job goes on without it: what it returns is stale
+	runner  atomic.Int64            // the goroutine that it runs in
+	tx      engine.Cutter           // its transaction; nil: none
+	limits  *limits                 // that it is counted against; nil: none
 	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
 	finishing atomic.Bool
 }
@@ -47,10 +52,14 @@ type ledger struct {
 	running int // handlers that have not returned, stale ones included
 	active  map[*hold]struct{}
 	parked  map[*hold]struct{} // their outcomes wait for another session: they take up no room, up to maxHolds of them
+	stuck   int                // handlers that ignore their ended context
 	closed  bool               // nothing is started any more
+	limits  *limits            // nil: nothing but slots limits what starts
+	paused  map[string]bool    // queues of which nothing starts
 
 	lockers  int           // goroutines that run jobs owned by lock (lock.go)
 	lockMost int           // of them at once
+	lockConn int           // connections for them
 	mixed    bool          // there are jobs of both sorts
 	wanted   bool          // a locker was refused a slot
 	alone    bool          // no locker starts
@@ -61,13 +70,14 @@ type ledger struct {
 	since    instant
 	rate     float64 // handlers returned per second while there is work; starting long ones is no sign of speed
 
-	room chan struct{} // signalled when a hold is gone or a slot is free
+	room  chan struct{} // signalled when a hold is gone or a slot is free
+	eased chan struct{} // signalled when a limit lets something start that it has kept from being claimed
 }
 
 func newLedger(slots int) *ledger {
 	return &ledger{
 		byID: map[int64]*hold{}, active: map[*hold]struct{}{}, parked: map[*hold]struct{}{}, ending: map[int64]int{},
-		slots: slots, room: make(chan struct{}, 1),
+		slots: slots, room: make(chan struct{}, 1), eased: make(chan struct{}, 1),
 	}
 }
 
@@ -89,13 +99,14 @@ func (l *ledger) own(id uuid.UUID, cause error) int {
 	return n
 }
 
-// add enters a whole claim and returns how many more runners it needs. Holds of another owner than the present one are
-// left out: that worker was lost while the claim was on its way, and what it claimed will be taken back.
-func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
+// add enters a whole claim and returns how many more runners it needs, and what is to go back because its queue was paused
+// meanwhile. Holds of another owner than the present one are left out: that worker was lost while the claim was on its way,
+// and what it claimed will be taken back.
+func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int, back []*hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if owner != l.owner {
-		return 0
+		return 0, nil
 	}
 	if l.running == 0 && len(l.waiting) == 0 {
 		l.since, l.measured = now(), l.finished
@@ -110,9 +121,10 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int) {
 		l.byID[h.ID] = h
 	}
 	l.waiting = append(l.waiting, batch...)
-	runners = min(l.slots-l.runners-l.lockers, len(l.waiting))
-	l.runners += runners
-	return runners
+	if len(l.paused) > 0 {
+		back = l.takePaused()
+	}
+	return l.hire(), back
 }
 
 // enter is add for a hold that needs no handler: it only waits for its outcome to be stored.
@@ -130,14 +142,22 @@ func (l *ledger) enter(owner uuid.UUID, h *hold) bool {
 func (l *ledger) start(base context.Context) *hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if yields := l.wanted && l.lockers == 0; l.closed || len(l.waiting) == 0 || yields {
+	if yields := l.wanted && l.lockers == 0; l.closed || len(l.waiting) == 0 || yields || l.runners+l.lockers > l.slots {
 		l.runners--
 		poke(l.room)
 		return nil
 	}
-	h := l.waiting[0]
-	l.waiting[0] = nil
-	if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
+	var h *hold
+	if l.limits == nil {
+		h = l.waiting[0]
+		l.waiting[0] = nil
+		l.waiting = l.waiting[1:]
+	} else if h = l.next(); h == nil {
+		l.runners--
+		poke(l.room)
+		return nil
+	}
+	if len(l.waiting) == 0 {
 		l.waiting = nil
 		poke(l.room)
 	}
@@ -145,10 +165,14 @@ func (l *ledger) start(base context.Context) *hold {
 	h.started = now()
 	l.running++
 	l.active[h] = struct{}{}
+	if l.limits != nil {
+		l.counted(h)
+	}
 	return h
 }
 
-// returned says that h's handler has returned: it cannot be robbed any more. Its slot and its hold are not free yet.
+// returned says that h's handler has returned: it cannot be robbed any more, nor given up. Its slot and its hold are not
+// free yet.
 func (l *ledger) returned(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,21 +180,30 @@ func (l *ledger) returned(h *hold) {
 		l.finished++
 	}
 	delete(l.active, h)
+	if h.stuck {
+		l.stuck--
+	}
+	if h.locked && h.limits != nil {
+		l.uncount(h)
+	}
 	h.cancel(nil)
 }
 
 // free frees the slot of a handler that has returned, once its outcome is in hand.
-func (l *ledger) free() {
+func (l *ledger) free(h *hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
+	if h.limits != nil {
+		l.uncount(h)
+	}
 }
 
 // respawn says that a runner has died with its handler (runtime.Goexit) and tells whether another is to take its place.
 func (l *ledger) respawn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.waiting) == 0 {
+	if l.closed || len(l.waiting) == 0 || l.runners+l.lockers > l.slots {
 		l.runners--
 		poke(l.room)
 		return false
@@ -268,15 +301,18 @@ func (l *ledger) longRunning(d time.Duration) (hs []*hold) {
 
 // overdue takes out holds that were claimed ahead and have waited for longer than patience, but for those that start now:
 // long jobs came where short ones had set the rate, and other workers may be free for them.
-func (l *ledger) overdue(patience time.Duration) []*hold {
+func (l *ledger) overdue(patience time.Duration) (hs []*hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.limits != nil {
+		hs = l.takeBarred(patience)
+	}
 	if len(l.waiting) == 0 || since(l.waiting[0].entered) < patience {
-		return nil
+		return hs
 	}
 	l.measure()
 	soon := min(int(l.rate*ahead.Seconds()), len(l.waiting))
-	hs := slices.Clone(l.waiting[soon:])
+	hs = append(hs, l.waiting[soon:]...)
 	l.waiting = slices.Clone(l.waiting[:soon])
 	return hs
 }
@@ -349,16 +385,30 @@ func (e cancelledError) Error() string {
 }
 func (e cancelledError) Unwrap() error { return jobs.ErrCancelled }
 
-// abandon takes the holds of handlers that still run out of the ledger's hands: what they return later is stale.
-func (l *ledger) abandon() (hs []*hold) {
+// abandon gives up the handlers that still run: what they return later is stale. left is how many there are; found are those
+// not known to be stuck before, and back those whose holds are still this process's to give back.
+func (l *ledger) abandon() (left int, found, back []*hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := range l.active {
-		if l.byID[h.ID] == h || h.locked {
-			hs = append(hs, h)
+		if !h.stuck {
+			h.stuck = true
+			l.stuck++
+			found = append(found, h)
 		}
+		if !h.givenUp && l.byID[h.ID] == h {
+			back = append(back, h)
+		}
+		h.givenUp = true
 	}
-	return hs
+	return len(l.active), found, back
+}
+
+// idle tells whether no handler runs, but those that are stuck.
+func (l *ledger) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running+l.lockers == l.stuck
 }
 
 func (l *ledger) counts() (running, waiting, holds int) {
@@ -374,9 +424,21 @@ func (l *ledger) want() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.measure()
+	if l.limits == nil {
+		return l.ahead(len(l.waiting) == 0)
+	}
+	n := 0
+	for _, o := range l.openings() {
+		n = max(n, o.n)
+	}
+	return n
+}
+
+// ahead is want as the slots and the rate have it. idle: of what waits, nothing could start. The caller has the lock.
+func (l *ledger) ahead(idle bool) int {
 	capacity := max(l.slots, min(maxHolds, l.slots+int(min(l.rate*ahead.Seconds(), maxHolds))))
 	n := min(capacity-len(l.byID)+min(len(l.parked), maxHolds), capacity-l.running-l.lockers-len(l.waiting))
-	if starving := len(l.waiting) == 0 && l.running+l.lockers < l.slots; n > 0 && (starving || n >= capacity/2) {
+	if starving := idle && l.running+l.lockers < l.slots; n > 0 && (starving || n >= capacity/2) {
 		return n
 	}
 	return 0

@@ -71,7 +71,7 @@ func TestG3StoredHoldsMakeRoomAndUnstoredOnesDoNot(t *testing.T) {
 	for range 10 {
 		h := l.start(context.Background())
 		l.returned(h)
-		l.free()
+		l.free(h)
 	}
 	l.pace(0)
 	if got := l.want(); got != 0 {
@@ -121,7 +121,7 @@ func TestG4NewIdentityCancelsEverythingAndKeepsNothing(t *testing.T) {
 	before, after := uuid.New(), uuid.New()
 	l := newLedger(2)
 	l.own(before, nil)
-	if n := l.add(before, held(before, 1, 3)); n != 2 {
+	if n, _ := l.add(before, held(before, 1, 3)); n != 2 {
 		t.Errorf("add asks for %d runners", n)
 	}
 	running := l.start(context.Background())
@@ -135,7 +135,7 @@ func TestG4NewIdentityCancelsEverythingAndKeepsNothing(t *testing.T) {
 		t.Error("a hold of the old identity is current")
 	}
 	// A claim that was on its way under the old id is not entered.
-	if n := l.add(before, held(before, 7, 1)); n != 0 || len(l.byID) != 0 {
+	if n, _ := l.add(before, held(before, 7, 1)); n != 0 || len(l.byID) != 0 {
 		t.Errorf("a claim under the old id was entered: %v", l.byID)
 	}
 	// The stale handler takes up a slot until it returns.
@@ -145,7 +145,7 @@ func TestG4NewIdentityCancelsEverythingAndKeepsNothing(t *testing.T) {
 		t.Errorf("%d handlers run", running)
 	}
 	l.returned(running)
-	l.free()
+	l.free(running)
 	l.settle(running)
 	if _, _, holds := l.counts(); holds != 5 {
 		t.Errorf("the stale handler's return removed a live hold: %d are left", holds)

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,16 +70,19 @@ type search struct {
 	again   atomic.Bool  // a locker that finds nothing looks once more
 }
 
-func (s *search) ranges() []engine.Mark {
+func (s *search) ranges(p *policy, band *opening) ([]engine.Mark, []asked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.marks.ranges()
+	s.marks.policy, s.marks.band = p, band
+	return s.marks.ranges(), slices.Clone(s.marks.asked)
 }
 
-func (s *search) advance(batch []engine.Claimed, now time.Time) {
+func (s *search) advance(asked []asked, batch []engine.Claimed, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.marks.asked = asked
 	s.marks.advance(batch, now, len(batch) == 0)
+	s.marks.took(batch)
 }
 
 // spawn starts a locker on s, unless one is looking already: if that finds a job it starts the next.
@@ -94,7 +98,7 @@ func (w *Worker) spawn(s *search) bool {
 // locker runs jobs until it finds none, or a suspect is to run alone, or a shutdown begins. A handler that ends its
 // goroutine (runtime.Goexit) ends the locker; another takes its place.
 func (w *Worker) locker(s *search) {
-	ended := false
+	ended, id := false, goroutineID()
 	defer func() {
 		w.unseat()
 		if !ended {
@@ -109,7 +113,7 @@ func (w *Worker) locker(s *search) {
 			s.looking.Add(1)
 		}
 		s.again.Store(false)
-		job := w.look(s)
+		job, counted := w.look(s)
 		s.looking.Add(-1)
 		if job == nil && s.again.Load() {
 			continue
@@ -118,7 +122,7 @@ func (w *Worker) locker(s *search) {
 			break
 		}
 		w.spawn(s)
-		w.runLocked(job)
+		w.runAdmitted(job, counted, id)
 	}
 	ended = true
 }
@@ -130,42 +134,58 @@ func (w *Worker) unseat() {
 	}
 }
 
-// look takes the next job of the search; nil: there is none.
-func (w *Worker) look(s *search) engine.Locked {
+func (w *Worker) runAdmitted(job engine.Locked, counted *limits, goroutine int64) {
+	c, _ := job.Job()
+	defer w.ledger.dismiss(c, counted)
+	w.runLocked(job, goroutine)
+}
+
+// look takes the next job of the search, and the limits against which it counts; nil: there is none.
+func (w *Worker) look(s *search) (engine.Locked, *limits) {
 	ctx, cancel := context.WithTimeout(w.handlers, claimTime)
 	defer cancel()
 	before, seen := now(), w.contact.databaseTime()
-	job, err := w.store.Lock(ctx, w.self.Load(), s.ranges(), w.skip())
+	ranges, asked := s.ranges(w.policy.Load(), w.ledger.lockBand())
+	if len(ranges) == 0 {
+		return nil, nil // all is paused, or full
+	}
+	job, err := w.store.Lock(ctx, w.self.Load(), ranges, w.skip())
 	if s.sweep {
 		w.lockSweepCost.Store(int64(since(before)))
 	}
 	if err != nil {
 		w.contact.failed(w.log, "lock", err)
-		return nil
+		return nil, nil
 	}
 	if job == nil {
-		s.advance(nil, seen)
-		return nil
+		s.advance(asked, nil, seen)
+		return nil, nil
 	}
 	c, at := job.Job()
 	if w.ledger.isBusy(c.ID) {
 		// Its transaction has ended since skip was asked, and its end is not stored yet.
 		job.Rollback(w.handlers)
 		s.again.Store(true)
-		return nil
+		return nil, nil
 	}
-	s.advance([]engine.Claimed{*c}, at)
+	counted, may := w.ledger.admit(c)
+	if !may { // its queue was paused or filled up meanwhile
+		job.Rollback(w.handlers)
+		return nil, nil
+	}
+	s.advance(asked, []engine.Claimed{*c}, at)
 	if w.lockFound.Add(1) == 1 && w.asleep.Load() {
 		poke(w.wake) // there is work: the claim loop is to poll again
 	}
-	return job
+	return job, counted
 }
 
 // runLocked runs one job and ends its transaction, whatever the handler does. A success commits in it. Any other outcome
 // goes the way of all others: within the transaction, from which nobody can take the job, it becomes a hold by lease.
-func (w *Worker) runLocked(job engine.Locked) {
+func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 	c, _ := job.Job()
 	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, entered: now(), locked: true}
+	h.runner.Store(goroutine)
 	if c.Recorded {
 		// The key's work is on record already (G6): this row only has to go.
 		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
@@ -196,16 +216,24 @@ func (w *Worker) runLocked(job engine.Locked) {
 		return
 	}
 	o := outcome{hold: h, err: errGoexit, stored: true}
+	tx := job.Tx()
+	if cutter, can := tx.(engine.Cutter); can {
+		h.tx = cutter
+	}
 	w.ledger.seize(h, w.handlers)
 	defer func() {
 		cause := context.Cause(h.ctx)
 		w.ledger.returned(h)
+		if w.returnedLate(h); h.givenUp {
+			job.Rollback(w.handlers)
+			return
+		}
 		defer w.ledger.release(h)
 		if o.err != nil && w.adopt(job, h, o.err) {
 			w.conclude(o, cause)
 		}
 	}()
-	result, err := invoke(h, job.Tx())
+	result, err := invoke(h, tx)
 	if err == nil {
 		o.verdict = true
 		err = h.late(h.finished(job.Finish(h.ctx, h.owner, h.success(result))))
@@ -344,7 +372,7 @@ func (w *Worker) lockSuspect() bool {
 	go func() {
 		defer w.unseat()
 		ctx, cancel := context.WithTimeout(w.handlers, claimTime)
-		job, err := w.store.LockSuspect(ctx, w.self.Load(), w.skip())
+		job, err := w.store.LockSuspect(ctx, w.unpaused(w.self.Load()), w.skip())
 		cancel()
 		if err != nil {
 			w.contact.failed(w.log, "lock", err)
@@ -355,7 +383,7 @@ func (w *Worker) lockSuspect() bool {
 		}
 		c, _ := job.Job()
 		w.log.Warn("a suspect runs alone in this process", "job", c.ID, "kind", c.Kind, "crashes", c.Crashes)
-		w.runLocked(job)
+		w.runLocked(job, goroutineID())
 	}()
 	return <-found
 }
@@ -497,7 +525,7 @@ func (l *ledger) seat(suspect bool) bool {
 func (l *ledger) keepsSeat() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.closed && !l.alone && (!l.mixed || l.slots > 1)
+	return !l.closed && !l.alone && (!l.mixed || l.slots > 1) && l.runners+l.lockers <= l.slots
 }
 
 // unseat takes a locker's slot back and tells whether a runner is to take it.
@@ -517,9 +545,13 @@ func (l *ledger) unseat() bool {
 func (l *ledger) setLocks(conns int, mixed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mixed = mixed
-	l.lockMost = min(l.slots, max(conns-1, 1)) // a connection is left for the rest of the application
-	if mixed {
+	l.mixed, l.lockConn = mixed, max(conns-1, 1) // a connection is left for the rest of the application
+	l.shareLocks()
+}
+
+func (l *ledger) shareLocks() {
+	l.lockMost = min(l.slots, l.lockConn)
+	if l.mixed {
 		l.lockMost = min(l.lockMost, max(l.slots/2, 1))
 	}
 }

@@ -367,21 +367,3 @@ func TestG9AnErrorIsAskedForItsTextOnce(t *testing.T) {
 		t.Errorf("on record: %q", got)
 	}
 }
-
-func TestAHandlerThatIgnoresItsTimeoutIsReported(t *testing.T) {
-	t.Parallel()
-	pool := database(t)
-	spec := kind("t.deaf")
-	spec.Timeout = 50 * time.Millisecond
-	end := make(chan struct{})
-	enqueue(t, pool, spec, task{})
-	w := start(t, pool, worker.Config{Lease: 300 * time.Millisecond}, func(r *worker.Registry) {
-		worker.HandleNone(r, spec, func(context.Context, *jobs.Job[task]) error { <-end; return nil })
-	})
-	eventually(t, soon, "the worker says so", func() bool { return w.log.has("a handler ignores its context") })
-	close(end)
-	drained(t, pool, soon)
-	if n := strings.Count(w.log.String(), "a handler ignores its context"); n != 1 {
-		t.Errorf("it was said %d times", n)
-	}
-}

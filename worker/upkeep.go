@@ -46,7 +46,7 @@ func (w *Worker) upkeep(ctx context.Context) {
 func (w *Worker) suspectWaiting(ctx context.Context) bool {
 	ctx, cancel := limit(ctx)
 	defer cancel()
-	waiting, err := w.store.SuspectWaiting(ctx, w.self.Load())
+	waiting, err := w.store.SuspectWaiting(ctx, w.unpaused(w.self.Load()))
 	return err == nil && waiting
 }
 

@@ -37,10 +37,10 @@ type Worker struct {
 	handlers   context.Context // base of every handler's context: it has the values of Run's, and never ends
 	outcomes   outcomes
 	marks      marks
-	wake       chan struct{}                  // this worker was notified
-	queues     atomic.Pointer[[]engine.Queue] // what has been decided about some of its queues
-	controlled chan struct{}                  // there is something new for control
-	moved      chan struct{}                  // this worker has a new id to listen under
+	wake       chan struct{} // this worker was notified
+	policy     atomic.Pointer[policy]
+	controlled chan struct{} // there is something new for control
+	moved      chan struct{} // this worker has a new id to listen under
 	listening  atomic.Bool
 	sweepNow   atomic.Bool
 	suspects   atomic.Bool // one is waiting
@@ -70,13 +70,16 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 	if errs = append(errs, err); errors.Join(errs...) != nil {
 		return nil, errors.Join(errs...)
 	}
-	return &Worker{
+	w := &Worker{
 		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		doubts: doubts{since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
-	}, nil
+	}
+	w.policy.Store(&policy{})
+	w.decided(nil)
+	return w, nil
 }
 
 // errShutdown is the cause of the contexts of handlers that outlived the grace of a shutdown.
@@ -117,6 +120,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return err
 	}
 	w.become(self)
+	first, err := w.readControl(context.WithoutCancel(ctx)) // before the first claim: a queue may be paused
+	if err != nil {
+		return errors.Join(err, w.store.Leave(context.WithoutCancel(ctx), self.ID))
+	}
+	w.decided(first.Queues)
 	w.contact.made(w.log, w.cfg.Lease, time.Time{})
 	w.handlers = context.WithoutCancel(ctx)
 	w.ledger.setLocks(w.store.TxLimit(), w.reg.leasing())
@@ -126,6 +134,8 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.log.Info("worker started", "worker", self.ID, "queues", w.cfg.Queues, "kinds", len(self.Kinds)+len(self.Locks), "concurrency", w.cfg.Concurrency)
 
 	// The loops that claim end with ctx; those that keep and store what is held end after the handlers.
+	ctx, quit := context.WithCancelCause(ctx)
+	defer quit(nil)
 	loops, finish := context.WithCancel(context.WithoutCancel(ctx))
 	defer finish()
 	stopped := make(chan struct{})
@@ -136,10 +146,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	g.Go(func() error { w.tick(ctx); return nil })
 	g.Go(func() error { w.heartbeat(loops); return nil })
 	g.Go(func() error { w.control(loops); return nil })
+	g.Go(func() error { w.watch(loops, quit); return nil })
 	g.Go(func() error { w.complete(loops); return nil })
 	g.Go(func() error { w.start(loops); return nil })
 	g.Go(func() error { defer finish(); <-stopped; return w.shutdown() })
 	err = g.Wait()
+	if cause := context.Cause(ctx); errors.Is(cause, ErrStuck) {
+		err = errors.Join(cause, err)
+	}
 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
@@ -177,34 +191,35 @@ func (w *Worker) RunUntilSignal(ctx context.Context) error {
 func (w *Worker) shutdown() error {
 	w.ledger.close()
 	w.outcomes.hurry()
-	for _, h := range w.ledger.unstarted() {
-		w.outcomes.put(outcome{hold: h, release: true})
-	}
+	w.giveUnstarted(w.ledger.unstarted())
 	if !w.drained(w.cfg.Grace, w.hurry) {
 		w.ledger.cancelAll(errShutdown)
 		w.drained(cancelTime, nil)
 	}
-	stuck := w.ledger.abandon()
-	for _, h := range stuck {
-		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "running", since(h.started).Round(time.Millisecond))
-		if h.locked {
-			w.starts.unmark(h.owner, h.ID) // it is no crash; the job waits until the transaction has ended with the process
-			continue
+	left, found, back := w.ledger.abandon()
+	if left == 0 {
+		return nil
+	}
+	dump := goroutines()
+	for _, h := range found {
+		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "running", since(h.started).Round(time.Millisecond), "stack", stackOf(dump, h.runner.Load()))
+		if tx := w.ledger.transaction(h); tx != nil {
+			tx.Cut() // its locks would last as long as the process
 		}
-		w.outcomes.put(outcome{hold: h, release: true})
+		if h.locked {
+			w.starts.unmark(h.owner, h.ID) // it is no crash
+		}
 	}
-	if len(stuck) > 0 {
-		return fmt.Errorf("worker: %d handlers ignored their cancelled context and still run; their jobs were given back", len(stuck))
-	}
-	return nil
+	w.giveUnstarted(back)
+	return fmt.Errorf("worker: %d handlers ignored their cancelled context and still run; their jobs go on without them", left)
 }
 
-// drained waits until no handler runs, at most for d or until cut, and tells whether none does.
+// drained waits until no handler runs but those that are stuck, at most for d or until cut, and tells whether none does.
 func (w *Worker) drained(d time.Duration, cut <-chan struct{}) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
 	for {
-		if running, _, _ := w.ledger.counts(); running == 0 {
+		if w.ledger.idle() {
 			return true
 		}
 		select {

@@ -17,7 +17,7 @@ WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
   WHERE w.id = $1::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-    AND (NOT $9::bool OR pg_try_advisory_xact_lock(hashtextextended('jobgen.sweep', 0)))
+    AND (NOT $10::bool OR pg_try_advisory_xact_lock(hashtextextended('jobgen.sweep', 0)))
 )
 UPDATE jobgen.jobs j
 SET status = 'running', fence = me.fence, attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
@@ -27,18 +27,19 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
   FROM (SELECT unnest($2::text[]) AS queue,
                unnest($3::smallint[]) AS priority,
                unnest($4::timestamptz[]) AS mark_at,
-               unnest($5::bigint[]) AS mark_id) m
+               unnest($5::bigint[]) AS mark_id,
+               unnest($6::int[]) AS most) m
   CROSS JOIN LATERAL (
     SELECT q.id FROM jobgen.jobs q
     WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
       AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
-      AND q.kind = ANY($6::text[])
-      AND (q.version = 1 OR q.version <= ($7::int[])[array_position($6::text[], q.kind)])
+      AND q.kind = ANY($7::text[])
+      AND (q.version = 1 OR q.version <= ($8::int[])[array_position($7::text[], q.kind)])
     ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
-    LIMIT $8
+    LIMIT m.most
     FOR UPDATE SKIP LOCKED
   ) c
-  LIMIT $8
+  LIMIT $9
 ))
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
@@ -53,6 +54,7 @@ type ClaimParams struct {
 	Priorities []int16
 	MarkAts    []time.Time
 	MarkIds    []int64
+	Limits     []int32
 	Kinds      []string
 	Versions   []int32
 	N          int32
@@ -80,7 +82,8 @@ type ClaimRow struct {
 }
 
 // Claim gives up to n queued jobs to one worker, under one new fence, if the worker's own lease still stands.
-// Locks the rows it takes, and no others: each range stops at n, and the LIMIT around them at n in all.
+// Locks the rows it takes, and no others: each range stops at its own limit (n, where the worker has none for its queue),
+// and the LIMIT around them at n in all.
 // The inner query runs once (InitPlan), whatever the plan. The outer re-check must not be a literal that implies
 // jobs_claim's predicate (status = 'queued'): that lets a generic plan walk the whole index (330 to 430 ms on a million
 // rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
@@ -93,6 +96,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.Priorities,
 		arg.MarkAts,
 		arg.MarkIds,
+		arg.Limits,
 		arg.Kinds,
 		arg.Versions,
 		arg.N,

@@ -138,6 +138,7 @@ type JobgenWorker struct {
 	Build      string
 	Queues     []string
 	Kinds      []string
+	Stuck      *int32
 }
 
 type JobtestClock struct {

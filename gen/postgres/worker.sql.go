@@ -251,3 +251,18 @@ func (q *Queries) Sleep(ctx context.Context, arg SleepParams) error {
 	_, err := q.db.Exec(ctx, sleep, arg.Queues, arg.WorkerID, arg.Kinds)
 	return err
 }
+
+const stuck = `-- name: Stuck :exec
+UPDATE jobgen.workers SET stuck = nullif($1::int, 0) WHERE id = $2::uuid
+`
+
+type StuckParams struct {
+	Stuck    int32
+	WorkerID uuid.UUID
+}
+
+// Stuck notes how many handlers of a worker run on although their context has ended. Written when that number changes.
+func (q *Queries) Stuck(ctx context.Context, arg StuckParams) error {
+	_, err := q.db.Exec(ctx, stuck, arg.Stuck, arg.WorkerID)
+	return err
+}

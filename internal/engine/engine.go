@@ -193,6 +193,7 @@ type Mark struct {
 	Priority int
 	At       time.Time
 	ID       int64
+	Limit    int // of what a claim takes from the range; 0: none but the claim's own
 }
 
 // Before tells whether m lies to the left of n in one range.
@@ -247,7 +248,13 @@ type Queue struct {
 	Name   string
 	Paused bool
 	Weight int // 0: what the program says
-	Slots  int // handlers at once in each process; 0: no limit
+	Slots  int // handlers at once in each process; 0: what the program says
+}
+
+// Decision is what is to be decided about a queue; nil leaves it as it is.
+type Decision struct {
+	Paused        *bool
+	Weight, Slots *int // 0: what the program says
 }
 
 // Cancel is the wish to stop a running job, or a job that has ended so.
@@ -281,6 +288,8 @@ type Store interface {
 	// Leave removes the worker if it holds nothing any more; otherwise marks it lost, so that the rest is taken back.
 	Leave(ctx context.Context, id uuid.UUID) error
 	Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, holds []Hold) (Beat, error)
+	// Stuck notes how many handlers of the worker ignore their ended context.
+	Stuck(ctx context.Context, id uuid.UUID, n int) error
 
 	// Claim takes up to n jobs from the marks on, in the order of the marks, and tells the database's time if it took any.
 	Claim(ctx context.Context, w *Worker, marks []Mark, sweep bool, n int) ([]Claimed, time.Time, error)
@@ -326,7 +335,7 @@ type Store interface {
 	// Control reads what is asked of the worker.
 	Control(ctx context.Context, w *Worker) (Control, error)
 
-	// InTx opens the transaction of a transactional handler, calls fn with it, and commits. ErrNotBegun: it could not be
+	// InTx opens the transaction of a transactional handler, which is a Cutter, calls fn with it, and commits. ErrNotBegun: it could not be
 	// opened, and fn was not called. fn gets a finish to call
 	// last: it removes the job and records the result in the same transaction. It fails with ErrLeaseLost if the hold is
 	// stale, with ErrRecorded if another job has done the key's work, and with a DoubtError if the answer to COMMIT was
@@ -376,6 +385,19 @@ type Locked interface {
 	Crash(ctx context.Context, id uuid.UUID, crashes, maxCrashes int, backoff time.Duration) (Reclaimed, error)
 	// Rollback leaves the job as it was.
 	Rollback(ctx context.Context)
+}
+
+// Cutter is a handler's transaction that can be ended from outside, by closing its connection under it. It tells whether
+// it did: not once the handler has returned. It may be called by any goroutine.
+type Cutter interface{ Cut() bool }
+
+// ListedQueue is a queue for a person to look at.
+type ListedQueue struct {
+	Name     string     `json:"name"`
+	PausedAt *time.Time `json:"paused_at,omitempty"`
+	Weight   int        `json:"weight,omitempty"` // 0: what the programs say
+	Slots    int        `json:"slots,omitempty"`
+	Workers  int        `json:"workers"` // live ones that poll it
 }
 
 // Job is a row of jobs for a person to look at.

@@ -16,6 +16,7 @@ import (
 // locked is a job owned by the row lock of its transaction, which is one of the application's pool.
 type locked struct {
 	tx  pgx.Tx
+	of  *handlerTx
 	job engine.Claimed
 	at  time.Time
 }
@@ -47,7 +48,7 @@ func (s *Store) lock(ctx context.Context, take func(*gen.Queries) ([]gen.LockRow
 	if err != nil {
 		return nil, translate(err)
 	}
-	l := &locked{tx: tx}
+	l := &locked{tx: tx, of: newHandlerTx(tx)}
 	rows, err := take(gen.New(planned{tx, true}))
 	if err != nil || len(rows) == 0 {
 		l.Rollback(ctx)
@@ -59,9 +60,12 @@ func (s *Store) lock(ctx context.Context, take func(*gen.Queries) ([]gen.LockRow
 
 func (l *locked) Job() (*engine.Claimed, time.Time) { return &l.job, l.at }
 
-func (l *locked) Tx() any { return handlerTx{l.tx} }
+func (l *locked) Tx() any { return l.of }
 
 func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) error {
+	if !l.of.end() {
+		return errCut
+	}
 	if err := usable(l.tx); err != nil {
 		return err
 	}
@@ -87,6 +91,9 @@ func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) 
 }
 
 func (l *locked) Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (int64, error) {
+	if !l.of.end() {
+		return 0, errCut
+	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
 	if err := gen.New(l.tx).RollbackToSavepoint(ctx); err != nil {
@@ -114,6 +121,7 @@ func (l *locked) Crash(ctx context.Context, id uuid.UUID, crashes, maxCrashes in
 }
 
 func (l *locked) Rollback(ctx context.Context) {
+	l.of.end()
 	ctx, cancel := ending(ctx)
 	defer cancel()
 	_ = l.tx.Rollback(ctx) // if it fails, the connection is gone and the transaction with it

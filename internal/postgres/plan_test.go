@@ -199,7 +199,7 @@ func ranges(markAt time.Time, markID int64) (queues []string, priorities []int16
 
 func claimArgs(worker uuid.UUID, markAt time.Time, markID int64, n int) []any {
 	queues, priorities, ats, ids := ranges(markAt, markID)
-	return []any{worker.String(), queues, priorities, ats, ids, []string{"k", "l"}, []int32{1, 1}, n, false}
+	return []any{worker.String(), queues, priorities, ats, ids, slices.Repeat([]int32{int32(n)}, len(ids)), []string{"k", "l"}, []int32{1, 1}, n, false}
 }
 
 var longAgo = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)

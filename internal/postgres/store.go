@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,12 +129,17 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration
 	return engine.Beat{Renewed: row.Renewed, Fleet: int(row.Fleet), Now: row.DbNow, Gone: row.Gone}, translate(err)
 }
 
+func (s *Store) Stuck(ctx context.Context, id uuid.UUID, n int) error {
+	return translate(s.q.Stuck(ctx, gen.StuckParams{WorkerID: id, Stuck: int32(n)}))
+}
+
 func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
 	names, versions := kinds(w.Kinds)
 	arg := gen.ClaimParams{WorkerID: w.ID, Kinds: names, Versions: versions, N: int32(n), Sweep: sweep}
 	for _, m := range marks {
 		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
 		arg.MarkAts, arg.MarkIds = append(arg.MarkAts, m.At), append(arg.MarkIds, m.ID)
+		arg.Limits = append(arg.Limits, int32(cmp.Or(m.Limit, n)))
 	}
 	rows, err := s.q.Claim(ctx, arg)
 	if err != nil || len(rows) == 0 {

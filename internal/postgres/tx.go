@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,13 +30,18 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 	if err != nil {
 		return fmt.Errorf("%w: %w", engine.ErrNotBegun, err)
 	}
+	handler := newHandlerTx(tx)
 	defer func() {
+		handler.end()
 		ctx, cancel := ending(ctx)
 		defer cancel()
 		_ = tx.Rollback(ctx) // after a commit it does nothing; if it fails, the connection is gone and the transaction with it
 	}()
 	var xact int64
-	err = fn(handlerTx{tx}, func(done engine.Success) error {
+	err = fn(handler, func(done engine.Success) error {
+		if !handler.end() {
+			return errCut
+		}
 		if err := usable(tx); err != nil {
 			return err
 		}
@@ -139,9 +145,47 @@ func ending(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // handlerTx is the transaction a handler gets: it cannot end it. Begin still gives a savepoint, which it can.
-type handlerTx struct{ pgx.Tx }
+type handlerTx struct {
+	pgx.Tx
+	conn *pgconn.PgConn
 
-var errEnds = errors.New("jobgen: the worker commits or rolls back this transaction: return nil or an error instead")
+	mu    sync.Mutex
+	ended bool // the handler has returned
+	cut   bool
+}
 
-func (handlerTx) Commit(context.Context) error   { return errEnds }
-func (handlerTx) Rollback(context.Context) error { return errEnds }
+func newHandlerTx(tx pgx.Tx) *handlerTx { return &handlerTx{Tx: tx, conn: tx.Conn().PgConn()} }
+
+var (
+	errEnds = errors.New("jobgen: the worker commits or rolls back this transaction: return nil or an error instead")
+	errCut  = errors.New("jobgen: the handler ignored its ended context, so its transaction was rolled back")
+)
+
+func (*handlerTx) Commit(context.Context) error   { return errEnds }
+func (*handlerTx) Rollback(context.Context) error { return errEnds }
+
+// end says that the handler has returned. It is false if the transaction was cut before.
+func (t *handlerTx) end() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = true
+	return !t.cut
+}
+
+// Cut closes the connection under the transaction, which the server then rolls back. What the handler may be using is not
+// touched; a connection to the server is safe to close while it is read.
+func (t *handlerTx) Cut() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return t.cut
+	}
+	t.cut = true
+	_ = t.conn.Conn().Close()
+	go func() { // a server that is busy with a statement does not notice by itself
+		ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+		defer cancel()
+		_ = t.conn.CancelRequest(ctx)
+	}()
+	return true
+}

@@ -1,6 +1,7 @@
 -- name: Claim :many
 -- Claim gives up to n queued jobs to one worker, under one new fence, if the worker's own lease still stands.
--- Locks the rows it takes, and no others: each range stops at n, and the LIMIT around them at n in all.
+-- Locks the rows it takes, and no others: each range stops at its own limit (n, where the worker has none for its queue),
+-- and the LIMIT around them at n in all.
 -- The inner query runs once (InitPlan), whatever the plan. The outer re-check must not be a literal that implies
 -- jobs_claim's predicate (status = 'queued'): that lets a generic plan walk the whole index (330 to 430 ms on a million
 -- rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
@@ -20,7 +21,8 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
   FROM (SELECT unnest(@queues::text[]) AS queue,
                unnest(@priorities::smallint[]) AS priority,
                unnest(@mark_ats::timestamptz[]) AS mark_at,
-               unnest(@mark_ids::bigint[]) AS mark_id) m
+               unnest(@mark_ids::bigint[]) AS mark_id,
+               unnest(@limits::int[]) AS most) m
   CROSS JOIN LATERAL (
     SELECT q.id FROM jobgen.jobs q
     WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
@@ -28,7 +30,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
       AND q.kind = ANY(@kinds::text[])
       AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
     ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
-    LIMIT @n
+    LIMIT m.most
     FOR UPDATE SKIP LOCKED
   ) c
   LIMIT @n

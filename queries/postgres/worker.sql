@@ -29,6 +29,10 @@ SELECT EXISTS (SELECT FROM beat) AS renewed,
          )
        )::bigint[] AS gone;
 
+-- name: Stuck :exec
+-- Stuck notes how many handlers of a worker run on although their context has ended. Written when that number changes.
+UPDATE jobgen.workers SET stuck = nullif(@stuck::int, 0) WHERE id = @worker_id::uuid;
+
 -- name: Leave :execrows
 -- Leave removes a worker that holds nothing any more.
 WITH asleep AS (

@@ -54,13 +54,16 @@ CREATE TABLE jobgen.job_start (
   PRIMARY KEY (job_id, worker_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- What an operator has decided about a queue. A queue without a row is open, with weight 1 and no limit of its own.
+-- What an operator has decided about a queue. A queue without a row is open, with the weight and slots that programs say.
 CREATE TABLE jobgen.queues (
   name      text COLLATE "C" PRIMARY KEY CHECK (octet_length(name) BETWEEN 1 AND 100),
   paused_at timestamptz,
   weight    integer CHECK (weight BETWEEN 1 AND 1000),  -- null: what the worker's program says
-  slots     integer CHECK (slots BETWEEN 1 AND 100000)  -- handlers at once in each process; null: no limit
+  slots     integer CHECK (slots BETWEEN 1 AND 100000)  -- handlers at once in each process; null: what the program says
 );
+
+-- How many handlers of a worker run on although their context has ended.
+ALTER TABLE jobgen.workers ADD COLUMN stuck integer; -- null: none
 
 -- For each migration, the oldest one whose programs go on working beside it. A program that finds a newer schema than it
 -- knows starts only if it is in that range.
@@ -77,3 +80,4 @@ ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
   ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed'));
 ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes, DROP COLUMN cancel_reason;
+ALTER TABLE jobgen.workers DROP COLUMN stuck;
