@@ -29,7 +29,7 @@ type policy struct {
 func (p *policy) plain() bool { return len(p.slots) == 0 && len(p.reserve) == 0 && p.weights == nil }
 
 func (p *policy) equal(q *policy) bool {
-	return maps.Equal(p.paused, q.paused) && maps.Equal(p.slots, q.slots) && maps.Equal(p.weights, q.weights)
+	return maps.Equal(p.paused, q.paused) && maps.Equal(p.slots, q.slots) && maps.Equal(p.weights, q.weights) && slices.Equal(p.reserve, q.reserve)
 }
 
 // policy puts what has been decided over what the program says.
