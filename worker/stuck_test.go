@@ -32,6 +32,12 @@ func (d *deaf) run() {
 	d.returned <- struct{}{}
 }
 
+// end lets it go and waits for its slots to be free: the end of a worker does not wait for a handler that is stuck.
+func (d *deaf) end(w *running) {
+	close(d.letGo)
+	eventually(w.t, soon, "the stuck handlers have returned", func() bool { return w.w.Stats().Running == 0 })
+}
+
 const ignores = "a handler ignores its context"
 
 // patient is a worker that finds stuck handlers soon.
@@ -101,9 +107,9 @@ func TestAStuckHandlerOnItsLastAttemptLeavesADeadJob(t *testing.T) {
 	spec := kind("t.deaf")
 	spec.Timeout, spec.MaxAttempts = 50*time.Millisecond, 1
 	d := newDeaf()
-	defer close(d.letGo)
 	ref := enqueue(t, pool, spec, task{})
-	start(t, pool, patient(worker.Config{}), handles(spec, func(context.Context, *jobs.Job[task]) error { d.run(); return nil }))
+	w := start(t, pool, patient(worker.Config{}), handles(spec, func(context.Context, *jobs.Job[task]) error { d.run(); return nil }))
+	defer d.end(w)
 	becomes(t, pool, ref.ID, "is dead", func(r row) bool { return r.Status == "dead" })
 }
 
@@ -113,8 +119,8 @@ func TestAHandlerThatIgnoresTheLossOfItsJobIsReported(t *testing.T) {
 	pool := database(t)
 	spec := kind("t.deaf")
 	d := newDeaf()
-	defer close(d.letGo)
 	w := start(t, pool, patient(worker.Config{Concurrency: 1, Lease: 600 * time.Millisecond}), handles(spec, func(context.Context, *jobs.Job[task]) error { d.run(); return nil }))
+	defer d.end(w)
 	ref := enqueue(t, pool, spec, task{})
 	receive(t, "it runs", d.started)
 	execute(t, pool, `UPDATE jobgen.jobs SET status = 'queued', worker_id = NULL, fence = 0, run_at = now() + interval '1 hour' WHERE id = $1`, ref.ID)
