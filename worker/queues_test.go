@@ -459,3 +459,30 @@ func TestAShrunkWorkerKeepsToItsSlots(t *testing.T) {
 		t.Errorf("%d handlers ran at once", n)
 	}
 }
+
+// Jobs owned by lock obey like all others.
+func TestJobsOwnedByLockObeyThePolicyOfTheirQueue(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := queued("t.lock", "locked")
+	spec.Lock = true
+	var inside, most atomic.Int32
+	register := func(r *worker.Registry) {
+		worker.HandleTxNone(r, spec, func(context.Context, pgx.Tx, *jobs.Job[task]) error {
+			n := inside.Add(1)
+			defer inside.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			return nil
+		})
+	}
+	pause(t, pool, "locked")
+	enqueueMany(t, pool, spec, numbered(200))
+	start(t, pool, worker.Config{Concurrency: 8, QueueSlots: map[string]int{"locked": 2}}, register)
+	always(t, time.Second, "nothing of the paused queue starts", func() bool { return most.Load() == 0 && untouched(t, pool, "locked", 200) })
+	resume(t, pool, "locked")
+	drained(t, pool, soon)
+	if n := most.Load(); n < 1 || n > 2 {
+		t.Errorf("%d handlers of the queue ran at once", n)
+	}
+}

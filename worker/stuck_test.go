@@ -310,3 +310,41 @@ func deeply(n int, fn func()) error {
 	}
 	return nil
 }
+
+// A job owned by lock goes on too: its transaction is cut off, so that its row is free, and its attempt counts.
+func TestAStuckJobOwnedByLockGoesOn(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := answering("t.deaf")
+	spec.Lock, spec.Timeout = true, 50*time.Millisecond
+	d := newDeaf()
+	ref := enqueue(t, pool, spec, task{})
+	handler := func(answer string, stall func()) func(*worker.Registry) {
+		return func(r *worker.Registry) {
+			worker.HandleTx(r, spec, func(ctx context.Context, tx pgx.Tx, _ *jobs.Job[task]) (string, error) {
+				err := leave(ctx, tx, 1, answer)
+				stall()
+				return answer, err
+			})
+		}
+	}
+	first := start(t, pool, patient(worker.Config{Concurrency: 1}), handler("first", d.run))
+	receive(t, "it runs", d.started)
+	becomes(t, pool, ref.ID, "has failed an attempt", func(r row) bool {
+		return r.Status == "queued" && r.Attempt == 1 && strings.Contains(r.LastError, "was given up")
+	})
+	start(t, pool, worker.Config{}, handler("second", func() {}))
+	if got, err := await(t, pool, ref); got != "second" || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_attempt WHERE outcome = 'crashed'`); n != 0 {
+		t.Errorf("%d crashes", n)
+	}
+	d.end(first)
+	if got := all[string](t, pool, `SELECT what FROM effect`); len(got) != 1 || got[0] != "second" {
+		t.Errorf("effects: %q", got)
+	}
+	if !first.log.has("blockForGood") {
+		t.Error("no stack")
+	}
+}
