@@ -35,6 +35,8 @@ func translate(err error) error {
 	var connect *pgconn.ConnectError
 	var pg sqlError
 	switch {
+	case errors.As(err, &pg) && pg.SQLState() == "53300":
+		return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)
 	case errors.As(err, &connect):
 		return err // nothing was sent
 	case errors.As(err, &pg) && fatal(pg):
@@ -45,8 +47,6 @@ func translate(err error) error {
 			return fmt.Errorf("%w (%w)", engine.ErrNotMigrated, pg)
 		case code == lockNotAvailable:
 			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
-		case code == "53300":
-			return fmt.Errorf("jobgen: the server has no connection left; raise max_connections, make pools smaller, or put a pooler between: %w", pg)
 		case code == "26000" || code == "42P05":
 			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol; lib/pq: binary_parameters=yes), or directly: %w", err)
 		case slices.Contains(refusals, code[:min(2, len(code))]):
