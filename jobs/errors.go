@@ -21,6 +21,11 @@ var (
 	ErrDeadline error = deadlineError{}
 	// ErrNotMigrated means that the database has no jobgen tables, or an older form of them.
 	ErrNotMigrated = engine.ErrNotMigrated
+	// ErrUnknown means that the connection was lost before the database's answer came, so that what was asked for may have
+	// taken effect: outside a transaction, the job may have been enqueued. Enqueued again, one with a key is found (the Ref says
+	// Existing); one without is a second job. Within a transaction of the caller's nothing is in doubt: it is rolled back,
+	// unless it was its COMMIT, which the caller sends, that was not answered. errors.As still finds the driver's error.
+	ErrUnknown = engine.ErrUnknown
 	// ErrNoRecord is Await's answer for a job of which nothing is on record: it succeeded and its kind keeps no record
 	// (no key, no result), its record has expired, or there never was such a job.
 	ErrNoRecord = errors.New("jobs: nothing is on record of this job")

@@ -79,3 +79,15 @@ func Invoker(t testing.TB, r *Registry, kind string, ms []jobs.Middleware) func(
 		return err
 	}
 }
+
+// SetListenCheck sets how long a silent listening connection of w is trusted, before Run.
+func SetListenCheck(w *Worker, d time.Duration) {
+	open := w.open
+	w.open = func(ctx context.Context) (engine.Store, error) {
+		s, err := open(ctx)
+		if err == nil {
+			s.(*postgres.Store).SetListenCheck(d)
+		}
+		return s, err
+	}
+}

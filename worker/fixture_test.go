@@ -82,6 +82,12 @@ type running struct {
 // start runs a worker until the test ends, or stop. Run's error fails the test unless it was asked for by stop.
 func start(t testing.TB, pool *pgxpool.Pool, cfg worker.Config, register ...func(*worker.Registry)) *running {
 	t.Helper()
+	return startChanged(t, pool, cfg, func(*worker.Worker) {}, register...)
+}
+
+// startChanged is start of a worker that change has changed before.
+func startChanged(t testing.TB, pool *pgxpool.Pool, cfg worker.Config, change func(*worker.Worker), register ...func(*worker.Registry)) *running {
+	t.Helper()
 	r := &running{t: t, log: &logbook{}, done: make(chan struct{})}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(r.log, nil))
@@ -95,6 +101,7 @@ func start(t testing.TB, pool *pgxpool.Pool, cfg worker.Config, register ...func
 		t.Fatal(err)
 	}
 	r.w = w
+	change(w)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r.cancel = cancel
 	go func() {

@@ -36,6 +36,8 @@ type Store struct {
 	q        *gen.Queries
 	outcomes *session // one connection, with a lock_timeout
 	ended    *gen.Queries
+
+	listenCheck time.Duration
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -67,7 +69,7 @@ func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 		work.pool.Close()
 		return nil, err
 	}
-	return &Store{app: app, pool: work.pool, work: work, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes)}, nil
+	return &Store{app: app, pool: work.pool, work: work, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes), listenCheck: listenCheck}, nil
 }
 
 // openPool makes a pool like the application's, with the settings of a worker's session.
@@ -82,8 +84,11 @@ func openPool(ctx context.Context, app *pgxpool.Pool, r *route, conns int32, loc
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
 		r.prepare(c)
 		if before != nil {
-			return before(ctx, c)
+			if err := before(ctx, c); err != nil {
+				return err
+			}
 		}
+		c.DialFunc = watched(c.DialFunc)
 		return nil
 	}
 	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
@@ -124,7 +129,9 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration
 	ids, fences := split(holds)
 	row, err := s.q.Heartbeat(ctx, gen.HeartbeatParams{WorkerID: id, LeaseUs: lease.Microseconds(), Ids: ids, Fences: fences})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		s.pool.Reset() // connections may have died without a word: the next try shall have a new one
+		// Connections may have died without a word: the next try shall have a new one.
+		s.pool.Reset()
+		s.outcomes.pool.Reset()
 	}
 	return engine.Beat{Renewed: row.Renewed, Fleet: int(row.Fleet), Now: row.DbNow, Gone: row.Gone}, translate(err)
 }
@@ -321,8 +328,12 @@ func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {
 
 func (s *Store) Awake(ctx context.Context, id uuid.UUID) error { return translate(s.q.Awake(ctx, id)) }
 
-// listenCheck is how long a silent connection is trusted before it is asked whether it is alive.
+// listenCheck is how long a silent connection is trusted before it is asked whether it is alive: it looks no different from
+// one on which there is nothing to hear.
 const listenCheck = 20 * time.Second
+
+// SetListenCheck is for tests, before Listen.
+func (s *Store) SetListenCheck(d time.Duration) { s.listenCheck = d }
 
 // controlPayload is what a notification carries that tells a worker to read its Control; a wake-up carries nothing.
 const controlPayload = "control"
@@ -352,14 +363,14 @@ func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken, controll
 	conn := pooled.Hijack()
 	defer conn.Close(context.WithoutCancel(ctx))
 	// LISTEN takes no parameter and sqlc no LISTEN: the one statement that is not under queries/.
-	begin, cancel := context.WithTimeout(ctx, listenCheck)
+	begin, cancel := context.WithTimeout(ctx, s.listenCheck)
 	defer cancel()
 	if _, err := conn.Exec(begin, "LISTEN "+pgx.Identifier{"jobgen_" + id.String()}.Sanitize()); err != nil {
 		return translate(err)
 	}
 	ready()
 	for {
-		wait, cancel := context.WithTimeout(ctx, listenCheck)
+		wait, cancel := context.WithTimeout(ctx, s.listenCheck)
 		n, err := conn.WaitForNotification(wait)
 		quiet := wait.Err() != nil
 		cancel()
@@ -371,7 +382,7 @@ func (s *Store) Listen(ctx context.Context, id uuid.UUID, ready, woken, controll
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case quiet && !conn.IsClosed():
-			check, cancel := context.WithTimeout(ctx, listenCheck/4)
+			check, cancel := context.WithTimeout(ctx, s.listenCheck/4)
 			err := conn.Ping(check)
 			cancel()
 			if err != nil {
