@@ -54,7 +54,8 @@ func HandleNone[P any](r *Registry, s *jobs.Spec[P, jobs.None], fn func(context.
 
 // HandleTx registers fn for a transactional kind: what it does in the transaction, the result and the job's completion
 // commit together or not at all (G5). fn returns nil or an error and leaves the end of the
-// transaction to the worker: Commit and Rollback are refused, and ending it by SQL breaks the promise. T is the transaction
+// transaction to the worker: Commit and Rollback are refused, and ending it by SQL (COMMIT, ROLLBACK AND CHAIN) fails the
+// attempt, though what was committed by it stands. If the answer to COMMIT is lost, the worker looks up what happened. T is the transaction
 // type of the database, pgx.Tx for Postgres. The transaction is READ COMMITTED and comes from the pool given to New, so no
 // more such handlers run at once than it has connections; the others wait for one within their timeout. A handler that
 // takes further connections from the same pool can make all of them wait for ever: it should use its transaction only.
