@@ -89,7 +89,7 @@ func (w *Worker) crashLocked(ctx context.Context, self *engine.Worker, at crash.
 	}
 	c, _ := job.Job()
 	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: self.ID, entered: now(), locked: true}
-	if _, err := w.store.Start(ctx, self.ID, []int64{h.ID}); err != nil || at == crash.AfterClaim {
+	if _, err := w.store.Start(ctx, self.ID, []int64{h.ID}, []bool{true}); err != nil || at == crash.AfterClaim {
 		job.Rollback(ctx)
 		return true, err
 	}

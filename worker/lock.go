@@ -200,10 +200,11 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 		}
 		return
 	}
-	before, err := w.starts.mark(h)
-	if err == nil && before.Unsure && !w.doubts.over(h.ID, w.again) {
+	sure := w.doubts.over(h.ID)
+	before, err := w.starts.mark(h, sure)
+	if err == nil && before.Unsure && !sure {
 		// Whoever started it may only have lost its connection, and is about to adopt it.
-		w.starts.unmark(h.owner, h.ID)
+		w.doubts.begin(h.ID, w.again)
 		err = errUnsure
 	}
 	if err != nil {
@@ -324,20 +325,21 @@ const doubtTime = time.Second
 
 var errUnsure = errors.New("jobgen: another worker may be about to say how the job ended")
 
-// over tells whether the moment has passed; if it begins, again is called when it has.
-func (d *doubts) over(id int64, again func()) bool {
+// begin begins the moment; again is called when it has passed.
+func (d *doubts) begin(id int64, again func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.since[id] = now()
+	time.AfterFunc(doubtTime, again)
+}
+
+// over tells whether the moment has passed.
+func (d *doubts) over(id int64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	first, known := d.since[id]
-	if known && since(first) >= doubtTime {
-		delete(d.since, id)
-		return true
-	}
-	if !known {
-		d.since[id] = now()
-		time.AfterFunc(doubtTime, again)
-	}
-	return false
+	delete(d.since, id)
+	return known && since(first) >= doubtTime
 }
 
 // again has the claim loop sweep for jobs owned by lock, now.
@@ -404,6 +406,7 @@ type mark struct {
 
 type start struct {
 	hold   *hold
+	sure   bool
 	answer chan started
 }
 
@@ -415,8 +418,8 @@ type started struct {
 var errStopped = errors.New("jobgen: the worker has stopped")
 
 // mark writes that h is about to start, sets its owner, and tells what starts there were before.
-func (s *starts) mark(h *hold) (engine.Starts, error) {
-	one := &start{h, make(chan started, 1)}
+func (s *starts) mark(h *hold, sure bool) (engine.Starts, error) {
+	one := &start{h, sure, make(chan started, 1)}
 	s.mu.Lock()
 	s.marks = append(s.marks, one)
 	s.mu.Unlock()
@@ -467,10 +470,11 @@ func (w *Worker) markAll(ctx context.Context, batch []*start) {
 	defer cancel()
 	self := w.self.Load().ID
 	ids := make([]int64, len(batch))
+	sure := make([]bool, len(batch))
 	for i, one := range batch {
-		ids[i], one.hold.owner = one.hold.ID, self
+		ids[i], sure[i], one.hold.owner = one.hold.ID, one.sure, self
 	}
-	before, err := w.store.Start(ctx, self, ids)
+	before, err := w.store.Start(ctx, self, ids, sure)
 	if err != nil {
 		w.contact.failed(w.log, "start", err)
 	}

@@ -246,9 +246,11 @@ func TestLockJobOfAKilledProcessRunsAgainAtOnce(t *testing.T) {
 	pool := database(t)
 	spec := locking("t.lock")
 	c := spawn(t, pool, "lock.sleeper", worker.Config{Lease: time.Hour})
-	ref := enqueue(t, pool, spec, task{N: 1})
+	ref := enqueue(t, pool, spec, task{N: 1}, jobs.In(2*time.Hour))
+	execute(t, pool, `UPDATE jobgen.jobs SET run_at = now() - interval '1 hour'`) // to the left of all marks
 	eventually(t, soon, "the handler has had its effect", func() bool { return ran(t, pool, -1) })
-	start(t, pool, worker.Config{Lease: time.Hour}, lockers(spec))
+	start(t, pool, worker.Config{Lease: time.Hour, Heartbeat: 20 * time.Millisecond}, lockers(spec))
+	eventually(t, soon, "the other worker sleeps", func() bool { return one[int](t, pool, `SELECT count(DISTINCT worker_id) FROM jobgen.wake`) == 1 })
 	c.kill()
 	if got, err := await(t, pool, ref); got != "ok" || err != nil {
 		t.Errorf("got %q, %v", got, err)
@@ -617,5 +619,30 @@ func TestLockNeedsATransactionalHandler(t *testing.T) {
 	worker.Handle(&r, locking("t.lock"), func(context.Context, *jobs.Job[task]) (string, error) { return "", nil })
 	if _, err := worker.New(nil, &r, worker.Config{}); err == nil || !strings.Contains(err.Error(), `"t.lock" is owned by lock`) {
 		t.Errorf("New: %v", err)
+	}
+}
+
+// A timeout in a statement ends the connection, and the lock with it, before the worker can say that the attempt has failed.
+// Whoever locks the job in between leaves it to that worker: no attempt is lost, and none is taken for a crash.
+func TestLockLostConnectionIsNoCrash(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := locking("t.lock")
+	spec.Timeout, spec.MaxAttempts = 50*time.Millisecond, 5
+	hang := transactional(spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+		_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
+		return "", err
+	})
+	for range 4 {
+		start(t, pool, worker.Config{}, hang)
+	}
+	refs := enqueueMany(t, pool, spec, numbered(4))
+	for _, ref := range refs {
+		if r := becomes(t, pool, ref.ID, "is dead", func(r row) bool { return r.Status == "dead" }); r.Attempt != 5 || r.Crashes != 0 {
+			t.Errorf("job %d is %s", ref.ID, r)
+		}
+	}
+	if got := one[string](t, pool, `SELECT count(*) || ' ' || string_agg(DISTINCT outcome, ' ') FROM jobgen.job_attempt`); got != "20 failed" {
+		t.Errorf("on record are %s", got)
 	}
 }

@@ -347,8 +347,8 @@ type Store interface {
 	Lock(ctx context.Context, w *Worker, marks []Mark, skip []int64) (Locked, error)
 	LockSuspect(ctx context.Context, w *Worker, skip []int64) (Locked, error)
 	// Start marks jobs as started by a worker that has them locked, and tells of those that had been started before without
-	// an end on record. Unstart takes the worker's own marks away.
-	Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]Starts, error)
+	// an end on record. One that is unsure is marked only if the caller is sure all the same. Unstart takes the worker's own marks away.
+	Start(ctx context.Context, id uuid.UUID, jobs []int64, sure []bool) (map[int64]Starts, error)
 	Unstart(ctx context.Context, id uuid.UUID, jobs []int64) error
 	// Adopt is Locked.Adopt after the transaction has ended by itself. With a fence of 0, waits tells whether the job is as it
 	// was, and only locked by somebody else now; if not, it is gone, or another worker has it.

@@ -127,8 +127,8 @@ func (l *locked) Rollback(ctx context.Context) {
 	_ = l.tx.Rollback(ctx) // if it fails, the connection is gone and the transaction with it
 }
 
-func (s *Store) Start(ctx context.Context, id uuid.UUID, jobs []int64) (map[int64]engine.Starts, error) {
-	rows, err := s.q.Start(ctx, gen.StartParams{Ids: jobs, WorkerID: id})
+func (s *Store) Start(ctx context.Context, id uuid.UUID, jobs []int64, sure []bool) (map[int64]engine.Starts, error) {
+	rows, err := s.q.Start(ctx, gen.StartParams{Ids: jobs, Sure: sure, WorkerID: id})
 	before := make(map[int64]engine.Starts, len(rows))
 	for _, r := range rows {
 		before[r.JobID] = engine.Starts{Crashes: int(r.Crashes), Unsure: r.Unsure}

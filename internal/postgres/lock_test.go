@@ -37,7 +37,7 @@ func (f *fixture) lock(w *engine.Worker, skip ...int64) engine.Locked {
 
 func (f *fixture) begun(w *engine.Worker, id int64) engine.Starts {
 	f.Helper()
-	before, err := f.store.Start(f.ctx(), w.ID, []int64{id})
+	before, err := f.store.Start(f.ctx(), w.ID, []int64{id}, []bool{true})
 	if err != nil {
 		f.Fatal(err)
 	}

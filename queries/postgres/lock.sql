@@ -69,22 +69,27 @@ FOR UPDATE SKIP LOCKED;
 -- name: Start :many
 -- Start marks jobs as started, and tells how many earlier starts it found on each of which nobody has stored the end: the
 -- caller has their row locks, so nobody runs them any more, and those are crashes. Unsure: one is of a worker that is not
--- lost; it may live, have lost its connection only, and be about to adopt the job. The mark is a transaction of its own,
+-- lost; it may live, have lost its connection only, and be about to adopt the job. Such a job is marked only if that is ruled
+-- out (sure), so that the one who adopts it finds no mark that is no start. The mark is a transaction of its own,
 -- so it outlives the process; it need not outlive the server, whose crash is none of the job's doing, so no fsync is waited for.
 WITH lazy AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true) AS off
+), before AS MATERIALIZED (
+  SELECT s.job_id, count(*)::int AS crashes,
+         bool_or(s.worker_id <> @worker_id::uuid AND EXISTS (
+           SELECT FROM jobgen.workers w WHERE w.id = s.worker_id AND w.lost_at IS NULL OFFSET 0
+         ))::bool AS unsure
+  FROM jobgen.job_start s
+  WHERE s.job_id = ANY(@ids::bigint[])
+  GROUP BY s.job_id
 ), mine AS (
   INSERT INTO jobgen.job_start (job_id, worker_id)
-  SELECT unnest(@ids::bigint[]), @worker_id::uuid FROM lazy WHERE lazy.off IS NOT NULL
+  SELECT a.id, @worker_id::uuid
+  FROM lazy CROSS JOIN (SELECT unnest(@ids::bigint[]) AS id, unnest(@sure::bool[]) AS sure) a
+  WHERE lazy.off IS NOT NULL AND (a.sure OR NOT EXISTS (SELECT FROM before WHERE before.job_id = a.id AND before.unsure))
   ON CONFLICT (job_id, worker_id) DO UPDATE SET started_at = EXCLUDED.started_at
 )
-SELECT s.job_id, count(*)::int AS crashes,
-       bool_or(s.worker_id <> @worker_id::uuid AND EXISTS (
-         SELECT FROM jobgen.workers w WHERE w.id = s.worker_id AND w.lost_at IS NULL OFFSET 0
-       ))::bool AS unsure
-FROM jobgen.job_start s
-WHERE s.job_id = ANY(@ids::bigint[])
-GROUP BY s.job_id;
+SELECT before.job_id, before.crashes, before.unsure FROM before;
 
 -- name: Unstart :exec
 -- Unstart takes marks back: of jobs that were not started after all, and of those that a shutdown leaves behind.
