@@ -250,7 +250,7 @@ func TestLockJobOfAKilledProcessRunsAgainAtOnce(t *testing.T) {
 	execute(t, pool, `UPDATE jobgen.jobs SET run_at = now() - interval '1 hour'`) // to the left of all marks
 	eventually(t, soon, "the handler has had its effect", func() bool { return ran(t, pool, -1) })
 	start(t, pool, worker.Config{Lease: time.Hour, Heartbeat: 20 * time.Millisecond}, lockers(spec))
-	eventually(t, soon, "the other worker sleeps", func() bool { return one[int](t, pool, `SELECT count(DISTINCT worker_id) FROM jobgen.wake`) == 1 })
+	eventually(t, soon, "both workers sleep", func() bool { return one[int](t, pool, `SELECT count(DISTINCT worker_id) FROM jobgen.wake`) == 2 })
 	c.kill()
 	if got, err := await(t, pool, ref); got != "ok" || err != nil {
 		t.Errorf("got %q, %v", got, err)
