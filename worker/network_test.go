@@ -41,6 +41,24 @@ func TestSilentlyDeadListenerIsNoticedAndASweepFollows(t *testing.T) {
 	}
 }
 
+// After a reconnect the sweep is not left to its own pace, which in a large fleet is half a minute.
+func TestASweepFollowsEachReconnectOfTheListener(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := kind("t.deaf")
+	execute(t, pool, `INSERT INTO jobgen.workers (id, lease_until, pid, host, build, queues, kinds)
+		SELECT gen_random_uuid(), now() + interval '1 hour', 1, 'h', 'b', '{other}', '{}' FROM generate_series(1, 100)`)
+	start(t, pool, worker.Config{Lease: time.Second}, stampers(pool, spec))
+	// The first sweep is due a second after the start, and made with the next claim, five seconds later at most.
+	eventually(t, soon, "the worker knows its fleet, and its next sweep is far off", func() bool {
+		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM jobgen.workers WHERE queues = '{q}' AND beat_at > started_at + interval '7 s')`)
+	})
+	execute(t, pool, `INSERT INTO jobgen.jobs (queue, kind, payload, run_at) VALUES ('q', 't.deaf', '{"N": 1}', now() - interval '1 hour')`)
+	execute(t, pool, `SELECT pg_terminate_backend($1)`, listeners(t, pool)[0])
+	// At its own pace the next sweep comes 22 s after the last at the earliest.
+	eventually(t, 10*time.Second, "the job was found after the worker listened again", func() bool { return ran(t, pool, 1) })
+}
+
 // A worker is in a black hole: its connections are dead without a word, and new ones are not answered. Others take its jobs
 // when its lease is over; when the network is back it goes on under a new id.
 func TestG7WorkerInABlackHoleLosesItsLeaseAndRecovers(t *testing.T) {
