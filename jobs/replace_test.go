@@ -92,6 +92,7 @@ func TestG11AReplacedJobNeverMovesToTheLeftOfAMark(t *testing.T) {
 		{"later, then now", `clock_timestamp() + interval '1 hour'`, `run_at BETWEEN $1 AND clock_timestamp()`, nil},
 		{"due, in another queue", `clock_timestamp() - interval '1 hour'`, `run_at BETWEEN $1 AND clock_timestamp()`, []jobs.Option{jobs.Queue("other")}},
 		{"due, with another priority", `clock_timestamp() - interval '1 hour'`, `run_at BETWEEN $1 AND clock_timestamp()`, []jobs.Option{jobs.Priority(1)}},
+		{"later, debounced for too long", `clock_timestamp() + interval '1 hour', created_at = clock_timestamp() - interval '1 day'`, `run_at BETWEEN $1 AND clock_timestamp()`, []jobs.Option{jobs.Debounce(time.Minute, 0)}},
 		{"due, debounced", `clock_timestamp() - interval '1 hour'`, `run_at > $1::timestamptz + interval '50 seconds'`, []jobs.Option{jobs.Debounce(time.Minute, 0)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

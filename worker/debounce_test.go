@@ -23,7 +23,10 @@ func TestG2WhatIsDebouncedWhileItsJobRunsRunsAfterIt(t *testing.T) {
 				pool := database(t)
 				started, end := make(chan bool, 5), make(chan bool)
 				_, register := form("t.debounced", func(ctx context.Context, j *jobs.Job[task]) error {
-					if err := leave(ctx, pool, j.Payload.N, "ran"); err != nil || j.Payload.N > 1 {
+					if err := leave(ctx, pool, j.Payload.N, "ran"); err != nil {
+						return err
+					}
+					if _, err := jobs.Enqueue(ctx, j.OnSuccess(), later(), task{}); err != nil || j.Payload.N > 1 {
 						return err
 					}
 					started <- true
@@ -45,6 +48,9 @@ func TestG2WhatIsDebouncedWhileItsJobRunsRunsAfterIt(t *testing.T) {
 				}
 				close(end)
 				gone(t, pool, first.ID)
+				if n := count(t, pool, "t.later"); n == 1 == fails {
+					t.Errorf("%d follow-ups: what the first did counts if it succeeds", n)
+				}
 				execute(t, pool, `UPDATE jobgen.jobs SET run_at = clock_timestamp()`)
 				gone(t, pool, third.ID)
 				if got := all[int](t, pool, `SELECT n FROM effect ORDER BY id`); !slices.Equal(got, []int{1, 3}) {

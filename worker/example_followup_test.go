@@ -14,7 +14,7 @@ type ChargeCard struct{ OrderID string }
 
 type Receipt struct{ Number string }
 
-type MailReceipt struct{ Number string }
+type MailReceipt struct{ OrderID, Number string }
 
 var (
 	chargeCard  = &jobs.Spec[ChargeCard, Receipt]{Kind: "billing.charge_card", Queue: "billing"}
@@ -24,7 +24,8 @@ var (
 func charge(ctx context.Context, job *jobs.Job[ChargeCard]) (Receipt, error) {
 	receipt := Receipt{Number: "R-" + job.Payload.OrderID} // call the payment provider here
 
-	_, err := jobs.Enqueue(ctx, job.OnSuccess(), mailReceipt, MailReceipt{Number: receipt.Number}, jobs.In(time.Second))
+	mail := MailReceipt{OrderID: job.Payload.OrderID, Number: receipt.Number}
+	_, err := jobs.Enqueue(ctx, job.OnSuccess(), mailReceipt, mail, jobs.In(time.Second))
 	return receipt, err
 }
 
