@@ -4,7 +4,7 @@
 //
 // # The loops
 //
-// Run starts eight loops in one errgroup, and ends them in this order.
+// Run starts nine loops in one errgroup, and ends them in this order.
 //
 //	loop       file         starts with   waits for                              ends
 //	claim      claim.go     Run           room in the ledger; a poll; a wake-up  with Run's context
@@ -13,6 +13,7 @@
 //	tick       schedule.go  Run           the next tick of a schedule            with Run's context
 //	heartbeat  lease.go     Run           its interval                           after the last handler
 //	control    control.go   Run           a notification; its interval           after the last handler
+//	watch      stuck.go     Run           its interval                           after the last handler
 //	complete   complete.go  Run           an outcome                             after the last handler, with a last flush
 //	start      lock.go      Run           a job owned by lock that is to start   after the last handler
 //

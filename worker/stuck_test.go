@@ -223,7 +223,11 @@ func TestRunEndsWhenTooManyHandlersAreStuck(t *testing.T) {
 	running := make(chan struct{}, 100)
 	w := start(t, pool, patient(worker.Config{Concurrency: 4, MaxStuck: 2, Grace: 100 * time.Millisecond}),
 		handles(deafs, func(context.Context, *jobs.Job[task]) error { d.run(); return nil }),
-		handles(good, func(ctx context.Context, _ *jobs.Job[task]) error { running <- struct{}{}; <-ctx.Done(); return ctx.Err() }))
+		handles(good, func(ctx context.Context, _ *jobs.Job[task]) error {
+			running <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}))
 	ref := enqueue(t, pool, good, task{})
 	receive(t, "a good one runs", running)
 	enqueue(t, pool, deafs, task{})

@@ -39,7 +39,8 @@ const (
 )
 
 const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
-with their whole history, gives dead jobs a fresh start, and cancels jobs.
+with their whole history, gives dead jobs a fresh start, cancels jobs, and
+pauses queues.
 
 Database
   --database-url names it, else the environment variable DATABASE_URL, else the
@@ -124,7 +125,7 @@ func (c *cli) root() *cobra.Command {
 record of it then is its result, if its kind has a result or a key, and the
 attempts that failed before. A cancelled one is on record for 30 days.`)
 	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel())
-	root.AddCommand(migrate, jobs)
+	root.AddCommand(migrate, jobs, c.queues())
 	return root
 }
 

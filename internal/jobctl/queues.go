@@ -1,0 +1,188 @@
+package jobctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
+	"github.com/jobgen-go/jobgen/internal/storable"
+	"github.com/jobgen-go/jobgen/jobs"
+)
+
+func (c *cli) queues() *cobra.Command {
+	cmd := group("queues", "See queues, pause and resume them, share slots out",
+		`What is decided about a queue holds for all workers, until it is decided otherwise,
+and comes before what their programs say. They see it at once as a rule, and within
+seconds in any case.`)
+	cmd.AddCommand(c.queuesList(),
+		c.queuesDecide("pause QUEUE…", "Stop the claiming of a queue's jobs",
+			`Pause stops the claiming of a queue's jobs. Running handlers go on, and so do
+enqueueing and schedules. A queue that no worker knows yet can be paused.`, jobs.PauseQueue),
+		c.queuesDecide("resume QUEUE…", "Go on with a paused queue",
+			`Resume ends a pause. For a queue that is not paused it does nothing.`, jobs.ResumeQueue),
+		c.queuesSet())
+	return cmd
+}
+
+func (c *cli) queuesList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "Queues that workers poll or about which something is decided",
+		Long: `List shows the queues that live workers poll and those about which something has
+been decided. An empty weight or number of slots is what the workers' programs say.`,
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.operate(func(ctx context.Context, op postgres.Operator, _ []string) error {
+			queues, now, err := op.Queues(ctx)
+			if err != nil {
+				return err
+			}
+			return c.printQueues(queues, now)
+		}),
+	}
+}
+
+func (c *cli) queuesDecide(use, short, long string, decide func(context.Context, jobs.DB, string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Long: long,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("name the queues")
+			}
+			return checkQueues(args)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: c.operate(func(ctx context.Context, op postgres.Operator, args []string) error {
+			return c.decide(ctx, op, args, func(tx pgx.Tx, queue string) error { return decide(ctx, tx, queue) })
+		}),
+	}
+}
+
+func (c *cli) queuesSet() *cobra.Command {
+	var weight, slots int
+	cmd := &cobra.Command{
+		Use: "set QUEUE…", Short: "Decide a queue's weight and slots",
+		Long: `Set decides in which proportion a queue gets a worker's slots, beside the other
+queues that have jobs of the same priority, and how many of its jobs run at once in
+each worker process. 0 takes a decision back: what the workers' programs say holds.`,
+		Example: `  jobctl queues set mail --slots 5
+  jobctl queues set reports --weight 0`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch flags := cmd.Flags(); {
+			case len(args) == 0:
+				return errors.New("name the queues")
+			case !flags.Changed("weight") && !flags.Changed("slots"):
+				return errors.New("say what to set: --weight, --slots or both")
+			case weight < 0 || weight > jobs.MaxWeight:
+				return fmt.Errorf("--weight is %d; it must be 1 to %d, or 0 to take it back", weight, jobs.MaxWeight)
+			case slots < 0 || slots > jobs.MaxSlots:
+				return fmt.Errorf("--slots is %d; it must be 1 to %d, or 0 to take it back (to stop a queue, pause it)", slots, jobs.MaxSlots)
+			}
+			return checkQueues(args)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().IntVar(&weight, "weight", 0, "`share` of the slots, beside other queues")
+	cmd.Flags().IntVar(&slots, "slots", 0, "how many `jobs` run at once in each process")
+	cmd.RunE = c.operate(func(ctx context.Context, op postgres.Operator, args []string) error {
+		return c.decide(ctx, op, args, func(tx pgx.Tx, queue string) error {
+			if cmd.Flags().Changed("weight") {
+				if err := jobs.SetQueueWeight(ctx, tx, queue, weight); err != nil {
+					return err
+				}
+			}
+			if cmd.Flags().Changed("slots") {
+				return jobs.SetQueueSlots(ctx, tx, queue, slots)
+			}
+			return nil
+		})
+	})
+	return cmd
+}
+
+func checkQueues(names []string) error {
+	for _, name := range names {
+		if name == "" || len(name) > jobs.MaxName {
+			return fmt.Errorf("the queue name %q has %d bytes; it must have 1 to %d", name, len(name), jobs.MaxName)
+		}
+		if problem := storable.Problem(name); problem != "" {
+			return fmt.Errorf("the queue name %q %s", name, problem)
+		}
+	}
+	return nil
+}
+
+// decide decides about all queues or none, and shows what holds now.
+func (c *cli) decide(ctx context.Context, op postgres.Operator, names []string, one func(tx pgx.Tx, queue string) error) error {
+	names = slices.Compact(slices.Sorted(slices.Values(names))) // one order of locks for all
+	if err := pgx.BeginFunc(ctx, op.Pool, func(tx pgx.Tx) error {
+		for _, name := range names {
+			if err := one(tx, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	queues, now, err := op.Queues(ctx)
+	if err != nil {
+		return err
+	}
+	queues = slices.DeleteFunc(queues, func(q engine.ListedQueue) bool { return !slices.Contains(names, q.Name) })
+	if err := c.printQueues(queues, now); err != nil {
+		return err
+	}
+	for _, q := range queues {
+		if q.Workers == 0 {
+			c.note("no live worker polls %q; it holds for those to come", q.Name)
+		}
+	}
+	return nil
+}
+
+func (c *cli) printQueues(queues []engine.ListedQueue, now time.Time) error {
+	out := struct {
+		Queues []engine.ListedQueue `json:"queues"`
+		Now    time.Time            `json:"now"`
+	}{queues, now.UTC()}
+	if out.Queues == nil {
+		out.Queues = []engine.ListedQueue{}
+	}
+	for i, q := range out.Queues {
+		if q.PausedAt != nil {
+			at := q.PausedAt.UTC()
+			out.Queues[i].PausedAt = &at
+		}
+	}
+	return c.print(out, func(w io.Writer) {
+		if len(out.Queues) == 0 {
+			return
+		}
+		columns := []column{{title: "QUEUE", min: 8}, {title: "STATE"}, {title: "WEIGHT"}, {title: "SLOTS"}, {title: "WORKERS"}}
+		for _, q := range out.Queues {
+			state := "open"
+			if q.PausedAt != nil {
+				state = "paused for " + age(now.Sub(*q.PausedAt))
+			}
+			for i, cell := range []string{escape(q.Name), state, orNone(q.Weight), orNone(q.Slots), strconv.Itoa(q.Workers)} {
+				columns[i].cells = append(columns[i].cells, cell)
+			}
+		}
+		writeTable(w, c.width(), columns)
+	})
+}
+
+func orNone(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
