@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -263,6 +264,32 @@ func TestLockJobOfAKilledProcessRunsAgainAtOnce(t *testing.T) {
 	}
 	if n := marks(t, pool); n != 0 {
 		t.Errorf("%d marks are left", n)
+	}
+}
+
+// A wish to cancel that reached a process which died before it could obey: the job does not start again.
+func TestLockCancellationOutlivesTheProcessThatWasAsked(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := locking("t.lock")
+	c := spawn(t, pool, "lock.sleeper", worker.Config{Lease: time.Hour})
+	ref := enqueue(t, pool, spec, task{N: 1})
+	eventually(t, soon, "the handler has had its effect", func() bool { return ran(t, pool, -1) })
+	c.signal(syscall.SIGSTOP)
+	if got, err := jobs.Cancel(t.Context(), pool, ref.ID, "no longer wanted"); err != nil || got != jobs.CancelAsked {
+		t.Fatal(got, err)
+	}
+	c.kill()
+	start(t, pool, worker.Config{}, lockers(spec))
+	var cancelled *jobs.CancelledError
+	if _, err := await(t, pool, ref); !errors.As(err, &cancelled) || cancelled.Reason != "no longer wanted" {
+		t.Errorf("the cancelled job: %v", err)
+	}
+	if ran(t, pool, 1) {
+		t.Error("it ran again")
+	}
+	if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_cancel`) + marks(t, pool); n != 0 {
+		t.Errorf("%d messages and marks are left", n)
 	}
 }
 

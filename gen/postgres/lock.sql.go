@@ -229,7 +229,8 @@ func (q *Queries) Crash(ctx context.Context, arg CrashParams) ([]CrashRow, error
 
 const lock = `-- name: Lock :many
 SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
-  c.payload, c.headers, c.deadline, c.cancel_reason, now()::timestamptz AS db_now,
+  c.payload, c.headers, c.deadline,
+  coalesce(c.cancel_reason, (SELECT x.reason FROM jobgen.job_cancel x WHERE x.job_id = c.id)) AS cancel_reason, now()::timestamptz AS db_now,
   (c.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = c.kind AND r.key = c.key AND (r.finished_at IS NOT NULL OR r.job_id > c.id)
   ))::bool AS recorded
@@ -284,7 +285,7 @@ type LockRow struct {
 
 // Lock takes the first due job by its row lock, which is all that owns it until the transaction ends; it changes nothing. The
 // ranges are those of Claim; @skip are jobs to leave alone. The columns are those of the locked row itself, and not of a join with it: the row may be newer
-// than the statement's snapshot. They are Claim's, without a fence. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
+// than the statement's snapshot. They are Claim's, without a fence. A wish to cancel that its worker died with is still a message. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
 func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 	rows, err := q.db.Query(ctx, lock,
 		arg.Queues,
@@ -333,7 +334,8 @@ func (q *Queries) Lock(ctx context.Context, arg LockParams) ([]LockRow, error) {
 
 const lockSuspect = `-- name: LockSuspect :many
 SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
-  q.payload, q.headers, q.deadline, q.cancel_reason, now()::timestamptz AS db_now,
+  q.payload, q.headers, q.deadline,
+  coalesce(q.cancel_reason, (SELECT x.reason FROM jobgen.job_cancel x WHERE x.job_id = q.id)) AS cancel_reason, now()::timestamptz AS db_now,
   (q.key IS NOT NULL AND EXISTS (
     SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND (r.finished_at IS NOT NULL OR r.job_id > q.id)
   ))::bool AS recorded
