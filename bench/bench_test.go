@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -46,8 +47,10 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		}
 	}
 	var written struct {
-		Ratios  map[string]spread
-		Figures map[string]map[string]map[string]spread
+		Ratios   map[string]spread
+		Chapters map[string]struct {
+			Figures map[string]map[string]map[string]spread
+		}
 	}
 	b, err := os.ReadFile(filepath.Join(folder, "results.json"))
 	if err != nil {
@@ -64,6 +67,9 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		if r.metric.key == cpu.key {
 			continue // 200 jobs can take less than the server's clock ticks
 		}
+		if terms := slices.Concat(r.ours, r.other); slices.ContainsFunc(terms, func(t term) bool { return lacks(o, t) }) {
+			continue
+		}
 		got, ok := written.Ratios[r.key]
 		if !ok && runtime.GOOS != "linux" {
 			continue
@@ -76,9 +82,13 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		}
 	}
 	for _, c := range contests {
-		for _, e := range c.entrants {
-			for _, m := range []metric{rate, wal, commits} {
-				if got := written.Figures[c.name][e.name][m.key]; got.Min <= 0 {
+		for _, e := range c.takingPart(o) {
+			ms := []metric{rate, wal, commits}
+			if c.metrics != nil {
+				ms = c.metrics
+			}
+			for _, m := range ms {
+				if got := written.Chapters[c.group].Figures[c.name][e.name][m.key]; got.Min <= 0 {
 					t.Errorf("%s, %s: %s is %v", c.name, e.name, m.key, got)
 				}
 			}
@@ -91,6 +101,47 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 	for _, secret := range []string{host, folder, os.TempDir() + "/"} {
 		if secret != "" && bytes.Contains(markdown, []byte(secret)) {
 			t.Errorf("RESULTS.md names %s", secret)
+		}
+	}
+}
+
+// lacks tells whether an entrant cannot take part here.
+func lacks(o options, t term) bool {
+	c, e, _ := find(t.contest, t.entrant)
+	return !slices.ContainsFunc(c.takingPart(o), func(one entrant) bool { return one.name == e.name })
+}
+
+func TestChaptersOfOtherGroupsAreKept(t *testing.T) {
+	folder := t.TempDir()
+	run := func(contest, entrant string, rate float64) *results {
+		return &results{Jobs: 100, Rounds: 1, samples: samples{{contest, entrant}: {{jobs: 100, seconds: 100 / rate}}}}
+	}
+	for _, r := range []*results{run("drain", "jobgen", 10), run(featureDrain, "plain", 20), run(featureDrain, "plain", 40)} {
+		if err := r.write(folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(folder, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got record
+	if err := json.Unmarshal(b, &got); err != nil {
+		t.Fatal(err)
+	}
+	for t1, want := range map[term]float64{{"drain", "jobgen"}: 10, {featureDrain, "plain"}: 40} {
+		c, _, _ := find(t1.contest, t1.entrant)
+		if s := got.Chapters[c.group].figure(t1, rate); s.Median != want {
+			t.Errorf("%v: %v instead of %v", t1, s.Median, want)
+		}
+	}
+	markdown, err := os.ReadFile(filepath.Join(folder, "RESULTS.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups[:2] {
+		if !bytes.Contains(markdown, []byte("## "+g.title+"\n")) {
+			t.Errorf("RESULTS.md has no chapter %s", g.title)
 		}
 	}
 }
@@ -145,7 +196,7 @@ func TestRollNoticesWhatRunsTwiceOrNever(t *testing.T) {
 }
 
 func TestPartialRunsDoNotOverwriteResults(t *testing.T) {
-	for args, want := range map[string]string{"": ".", "-only drain": "", "-short": "", "-only drain -out x": "x", "-short -out x": ""} {
+	for args, want := range map[string]string{"": ".", "-only drain": "", "-only peers": ".", "-only peers,drain": "", "-short": "", "-only drain -out x": "x", "-short -out x": ""} {
 		o, err := parse(strings.Fields(args))
 		if err != nil || o.out != want {
 			t.Errorf("%q: out is %q, want %q; %v", args, o.out, want, err)
@@ -160,7 +211,7 @@ func TestBehindNamesWhoIsBetterAndByHowMuch(t *testing.T) {
 	r := results{samples: samples{
 		{"enqueuemany", "jobgen"}: s(2, 100), {"enqueuemany", "sql"}: s(1, 200), {"enqueuemany", "copy"}: s(1.99, 99), {"enqueuemany", "river"}: s(4, 50),
 	}}
-	got := strings.Join(r.behind(), "\n")
+	got := strings.Join(r.chapters()["peers"].behind(), "\n")
 	want := "Better than jobgen in enqueuemany: bare INSERT: jobs/s (2.00×); River: WAL B/job (2.00×)."
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,10 +29,12 @@ type task struct {
 	Profile               string // file; empty: none
 }
 
-// answer is what a child says: first that it is ready, then its figures. Error ends it.
+// answer is what a child says: first that it is ready, then its figures. Error ends it. P50 and P99 are latencies, in
+// seconds. What is 0 is not known.
 type answer struct {
 	Ready                   bool
 	Seconds, Client, Memory float64
+	P50, P99                float64
 	Error                   string
 }
 
@@ -101,9 +104,27 @@ func (t task) work(in *bufio.Reader, out *json.Encoder) error {
 	if err := s.run(ctx); err != nil {
 		return err
 	}
-	a := answer{Seconds: time.Since(begin).Seconds(), Client: ownCPU() - used, Memory: ownMemory()}
+	a := answer{Seconds: time.Since(begin).Seconds(), Client: zero(ownCPU() - used), Memory: zero(ownMemory())}
+	if s.latencies != nil {
+		a.P50, a.P99 = s.latencies()
+	}
 	close(ended)
 	return out.Encode(a)
+}
+
+// JSON has no NaN.
+func zero(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return v
+}
+
+func known(v float64) float64 {
+	if v == 0 {
+		return math.NaN()
+	}
+	return v
 }
 
 // process is a child as its parent sees it.
@@ -114,13 +135,17 @@ type process struct {
 	stderr bytes.Buffer
 }
 
-// startChild starts a child and returns when it is ready to go. It ends with ctx, or when it is waited for.
-func startChild(ctx context.Context, t task) (*process, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
+// startChild starts a child, a process of this program unless a command line is given, and returns when it is ready to
+// go. It ends with ctx, or when it is waited for.
+func startChild(ctx context.Context, t task, command ...string) (_ *process, err error) {
+	if len(command) == 0 {
+		program, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		command = []string{program, childArg}
 	}
-	p := &process{cmd: exec.CommandContext(ctx, program, childArg)}
+	p := &process{cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
 	p.cmd.Stderr = &p.stderr
 	p.cmd.WaitDelay = 5 * time.Second
 	if p.in, err = p.cmd.StdinPipe(); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -9,10 +10,12 @@ import (
 // contest is one task that several entrants do. A new measurement is a new contest; a new peer is a new entrant.
 type contest struct {
 	name  string
+	group string // what -only can name as a whole, and RESULTS.md has a chapter for
 	title string // %s: the number of jobs
 	note  string // what to know to read the figures
 	// jobs is how many jobs it takes when a drain takes n.
 	jobs     func(n int) int
+	metrics  []metric // what is told of it; nil: metrics
 	entrants []entrant
 }
 
@@ -22,6 +25,12 @@ type entrant struct {
 	label string // in tables
 	note  string // settings and what is special, in the results
 	peer  peer   // whose tables its database has
+	// part is the share of the contest's jobs that it gets, one in so many, where it would take minutes; 0: all.
+	part int
+	// needs says what it lacks on this machine; nil, or an answer of "": nothing.
+	needs func(o options) string
+	// foreign is the entrant of another program that this is. It has neither seed nor open.
+	foreign *foreign
 	// seed fills the fresh database, before the clock starts; nil: it stays empty.
 	seed func(ctx context.Context, url string, n int) error
 	// open prepares in the entrant's own process: connections, values. Also before the clock.
@@ -32,8 +41,9 @@ type entrant struct {
 
 // session is an entrant ready to go.
 type session struct {
-	run   func(ctx context.Context) error // what is measured; it returns when the last job is done and stored
-	close func()
+	run       func(ctx context.Context) error // what is measured; it returns when the last job is done and stored
+	latencies func() (p50, p99 float64)       // nil: not measured
+	close     func()
 }
 
 // peer is a queue with tables of its own.
@@ -47,31 +57,57 @@ func all(n int) int { return n }
 // contests in the order in which they run and are reported.
 var contests = []contest{
 	{
-		name: "drain", title: "Drain of %s no-op jobs, 1 process", jobs: all,
+		name: "drain", group: "peers", title: "Drain of %s no-op jobs, 1 process", jobs: all,
 		note: "From the start of the worker until its clean stop, which comes with the last outcome stored. The backlog was " +
 			"enqueued, vacuumed, analyzed and is a few seconds old.",
 		entrants: []entrant{drainJobgen, drainJobgenResults, drainSQL, drainRiver},
 	},
 	{
-		name: "enqueue1", title: "%s single enqueues, 1 connection, no workers", jobs: func(n int) int { return n / 20 },
+		name: "enqueue1", group: "peers", title: "%s single enqueues, 1 connection, no workers", jobs: func(n int) int { return n / 20 },
 		entrants: []entrant{enqueueJobgen(1), enqueueSQL(1), enqueueRiver(1)},
 	},
 	{
-		name: "enqueue16", title: "%s single enqueues, 16 connections, no workers", jobs: func(n int) int { return n / 5 },
+		name: "enqueue16", group: "peers", title: "%s single enqueues, 16 connections, no workers", jobs: func(n int) int { return n / 5 },
 		entrants: []entrant{enqueueJobgen(16), enqueueSQL(16), enqueueRiver(16)},
 	},
 	{
-		name: "enqueuemany", title: "%s jobs enqueued by one call, no workers", jobs: all,
+		name: "enqueuemany", group: "peers", title: "%s jobs enqueued by one call, no workers", jobs: all,
 		entrants: []entrant{enqueueManyJobgen, enqueueManySQL, enqueueManyCopy, enqueueManyRiver},
 	},
+	featureDrains,
+	featureEnqueues,
 }
 
-func contestNames() []string {
-	names := make([]string, len(contests))
-	for i, c := range contests {
-		names[i] = c.name
+// groups in the order of the chapters of RESULTS.md.
+var groups = []struct{ name, title string }{
+	{"peers", "Others"},
+	{"features", "What features cost"},
+}
+
+// selectable are the names that -only takes: groups, and contests.
+func selectable() (names []string) {
+	for _, g := range groups {
+		names = append(names, g.name)
+	}
+	for _, c := range contests {
+		names = append(names, c.name)
 	}
 	return names
+}
+
+// runs tells whether the contest is selected.
+func (o options) runs(c contest) bool {
+	return len(o.only) == 0 || slices.Contains(o.only, c.name) || slices.Contains(o.only, c.group)
+}
+
+// takingPart are the entrants of a contest that can run here.
+func (c contest) takingPart(o options) (es []entrant) {
+	for _, e := range c.entrants {
+		if e.needs == nil || e.needs(o) == "" {
+			es = append(es, e)
+		}
+	}
+	return es
 }
 
 // find returns an entrant by its contest's name and its own.
@@ -97,8 +133,20 @@ type ratio struct {
 
 type term struct{ contest, entrant string }
 
+// group is that of its contests.
+func (r ratio) group() string {
+	for _, c := range contests {
+		if c.name == r.ours[0].contest {
+			return c.group
+		}
+	}
+	return ""
+}
+
 // ratios are what targets are stated in. For rates more is better, for costs less.
-var ratios = []ratio{
+var ratios = slices.Concat(peerRatios, featureRatios)
+
+var peerRatios = []ratio{
 	{"drain/river", "drain, jobs/s: jobgen over River", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
 	{"drain/floor", "drain, jobs/s: jobgen over the hand-written loop", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
 	{"drain-results/river", "drain, jobs/s: jobgen with a result for each job over River without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "river"}}},

@@ -28,27 +28,14 @@ var (
 
 const queue = "bench"
 
-var drainJobgen = entrant{
-	name: "jobgen", label: "jobgen", peer: jobgenPeer,
-	note: "default settings (worker.Config{})",
-	seed: func(ctx context.Context, url string, n int) error { return seedJobgen(ctx, url, plainKind, n) },
-	open: func(ctx context.Context, url string, n int) (*session, error) {
-		return openWorker(ctx, url, n, func(reg *worker.Registry, r *roll) {
-			worker.HandleNone(reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
-				r.call(j.Payload.N)
-				return nil
-			})
-		})
-	},
-	verify: emptied,
-}
+var drainJobgen = variant{name: "jobgen", label: "jobgen", note: "default settings (worker.Config{})"}.entrant()
 
 var drainJobgenResults = entrant{
 	name: "jobgen-results", label: "jobgen, with results", peer: jobgenPeer,
 	note: "the same, with a typed result recorded for each job",
 	seed: func(ctx context.Context, url string, n int) error { return seedJobgen(ctx, url, resultKind, n) },
 	open: func(ctx context.Context, url string, n int) (*session, error) {
-		return openWorker(ctx, url, n, func(reg *worker.Registry, r *roll) {
+		return openWorker(ctx, url, n, worker.Config{}, func(reg *worker.Registry, r *roll) {
 			worker.Handle(reg, resultKind, func(_ context.Context, j *jobs.Job[payload]) (result, error) {
 				r.call(j.Payload.N)
 				return result{N: j.Payload.N, State: "sent"}, nil
@@ -63,15 +50,15 @@ var drainJobgenResults = entrant{
 	},
 }
 
-func seedJobgen[R any](ctx context.Context, url string, kind *jobs.Spec[payload, R], n int) error {
+func seedJobgen[R any](ctx context.Context, url string, kind *jobs.Spec[payload, R], n int, opts ...jobs.Option) error {
 	return withPool(ctx, url, 1, func(pool *pgxpool.Pool) error {
-		_, err := jobs.EnqueueMany(ctx, pool, kind, payloads(n))
+		_, err := jobs.EnqueueMany(ctx, pool, kind, payloads(n), opts...)
 		return err
 	})
 }
 
-// openWorker makes a worker on default settings. What it has to say goes to standard error, where it is seen if it fails.
-func openWorker(ctx context.Context, url string, n int, register func(*worker.Registry, *roll)) (*session, error) {
+// openWorker makes a worker. What it has to say goes to standard error, where it is seen if it fails.
+func openWorker(ctx context.Context, url string, n int, config worker.Config, register func(*worker.Registry, *roll)) (*session, error) {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return nil, err
@@ -79,7 +66,8 @@ func openWorker(ctx context.Context, url string, n int, register func(*worker.Re
 	var reg worker.Registry
 	r := newRoll(n)
 	register(&reg, r)
-	w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
+	config.Logger = quiet()
+	w, err := worker.New(pool, &reg, config)
 	if err != nil {
 		pool.Close()
 		return nil, err

@@ -1,6 +1,6 @@
 // Bench measures jobgen against other queues and against hand-written SQL, all in one run on one machine.
 //
-//	cd bench && go run . [-jobs 100000] [-rounds 5] [-only drain,enqueue16]
+//	cd bench && go run . [-jobs 100000] [-rounds 5] [-only peers,feature-drain] [-baseline ../../before]
 //
 // It starts a Postgres of its own, durable, and goes through the contests (contest.go) round by round: each entrant gets a
 // fresh database, a process of its own and a CHECKPOINT before it, and afterwards is checked: every job ran once and
@@ -8,7 +8,8 @@
 // within a round, between entrants that ran one after the other, and reported as the median over the rounds with the
 // smallest and the largest.
 //
-// A complete run writes RESULTS.md and results.json into the folder it is started in. With -short it measures little, once,
+// Each group of contests (contest.go) that is run as a whole gets its chapter of RESULTS.md and results.json in the folder
+// that the program is started in; other groups' chapters stay as they were. With -short it measures little, once,
 // prints only ratios and writes nothing: that is for CI, and shows that the program works, not how fast jobgen is.
 package main
 
@@ -29,7 +30,8 @@ import (
 // options are the command line.
 type options struct {
 	jobs, rounds int
-	only         []string // names of contests; empty: all
+	only         []string // names of groups and contests; empty: all
+	baseline     string   // checkout to compare with; empty: none
 	short        bool
 	out          string // folder of the results; empty: nothing is written
 	profile      string // folder of CPU profiles; empty: none
@@ -70,9 +72,10 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&o.jobs, "jobs", 100_000, "jobs of a drain; contests with slower steps take a part of it")
 	f.IntVar(&o.rounds, "rounds", 5, "rounds, interleaved; an odd number has a median of its own")
-	f.StringVar(&only, "only", "", "contests to run, separated by commas: "+strings.Join(contestNames(), ", "))
+	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas: "+strings.Join(selectable(), ", "))
+	f.StringVar(&o.baseline, "baseline", "", "a checkout of an older commit, to compare jobs without any feature with")
 	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing")
-	f.StringVar(&o.out, "out", ".", "folder that gets RESULTS.md and results.json after a complete run")
+	f.StringVar(&o.out, "out", ".", "folder that gets RESULTS.md and results.json, if a whole group was run; given, parts of one are written, too")
 	f.StringVar(&o.profile, "profile", "", "folder that gets a CPU profile of each entrant's process (pprof), from the last round")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -90,12 +93,13 @@ func parse(args []string) (options, error) {
 	if only != "" {
 		o.only = strings.Split(only, ",")
 	}
-	if o.short || only != "" && !given["out"] {
+	isContest := func(name string) bool { return slices.ContainsFunc(contests, func(c contest) bool { return c.name == name }) }
+	if o.short || slices.ContainsFunc(o.only, isContest) && !given["out"] {
 		o.out = "" // a part must not take the place of the whole
 	}
 	for _, name := range o.only {
-		if !slices.Contains(contestNames(), name) {
-			return o, fmt.Errorf("-only: there is no contest %q; there are %s", name, strings.Join(contestNames(), ", "))
+		if !slices.Contains(selectable(), name) {
+			return o, fmt.Errorf("-only: there is no contest %q; there are %s", name, strings.Join(selectable(), ", "))
 		}
 	}
 	switch {

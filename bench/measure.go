@@ -47,7 +47,18 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			return nil, err
 		}
 	}
-	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest}
+	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, programs: programs{}}
+	if o.baseline != "" {
+		folder, err := os.MkdirTemp("", "jobgen-bench-")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(folder)
+		p.say("building the baseline")
+		if b.programs[before], err = buildBaseline(ctx, o.baseline, folder); err != nil {
+			return nil, err
+		}
+	}
 	r := &results{Jobs: o.jobs, Rounds: o.rounds, samples: samples{}}
 	if r.environment, err = b.meter.environment(ctx); err != nil {
 		return nil, err
@@ -58,22 +69,30 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 	var run []contest
 	steps := 0
 	for _, c := range contests {
-		if len(o.only) == 0 || slices.Contains(o.only, c.name) {
-			run = append(run, c)
-			steps += len(c.entrants) * o.rounds
+		if !o.runs(c) {
+			continue
+		}
+		run = append(run, c)
+		steps += len(c.takingPart(o)) * o.rounds
+		for _, e := range c.entrants {
+			if e.needs != nil && e.needs(o) != "" {
+				r.Absent = append(r.Absent, absent{c.name, e.name, e.needs(o)})
+			}
 		}
 	}
 	load := b.load()
 	for round := range o.rounds {
 		for _, c := range run {
-			entrants := slices.Clone(c.entrants)
+			entrants := c.takingPart(o)
 			if round%2 == 1 {
 				slices.Reverse(entrants)
 			}
 			for _, e := range entrants {
 				p.step(steps, fmt.Sprintf("round %d of %d: %s, %s", round+1, o.rounds, c.name, e.name))
-				t := task{Contest: c.name, Entrant: e.name, Jobs: c.jobs(o.jobs)}
-				if round == o.rounds-1 {
+				t := task{Contest: c.name, Entrant: e.name, Jobs: max(c.jobs(o.jobs)/max(e.part, 1), 1)}
+				if e.foreign != nil {
+					t.Contest, t.Entrant = e.foreign.as.contest, e.foreign.as.entrant
+				} else if round == o.rounds-1 {
 					t.Profile = profileFile(o.profile, c.name, e.name)
 				}
 				one, err := b.enter(ctx, t, e)
@@ -92,14 +111,28 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 }
 
 type bench struct {
-	server *pgserver.Server
-	meter  *meter
-	rest   time.Duration
+	server   *pgserver.Server
+	meter    *meter
+	rest     time.Duration
+	programs programs
 }
 
 // enter lets one entrant do its task once, on a database of its own, and checks what it did.
 func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err error) {
-	template, err := b.server.Template(ctx, e.peer.name, e.peer.migrate)
+	migrate, seed := e.peer.migrate, e.seed
+	var command []string
+	if e.foreign != nil {
+		other := b.programs[e.foreign.program]
+		command = other.child
+		migrate = func(ctx context.Context, url string) error { return other.migrate(ctx, url, e.peer.name) }
+		if c := e.foreign.as.contest; strings.HasPrefix(c, "drain") {
+			seed = func(ctx context.Context, url string, n int) error {
+				_, err := runChild(ctx, task{Contest: "enqueuemany", Entrant: e.foreign.as.entrant, URL: url, Jobs: n}, command)
+				return err
+			}
+		}
+	}
+	template, err := b.server.Template(ctx, e.peer.name, migrate)
 	if err != nil {
 		return one, err
 	}
@@ -112,8 +145,8 @@ func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err e
 			err = errors.Join(err, drop(ctx))
 		}
 	}()
-	if e.seed != nil {
-		if err := b.backlog(ctx, t, e); err != nil {
+	if seed != nil {
+		if err := b.backlog(ctx, t, seed); err != nil {
 			return one, fmt.Errorf("seed: %w", err)
 		}
 	}
@@ -121,7 +154,7 @@ func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err e
 	if err != nil {
 		return one, err
 	}
-	if one, err = b.race(ctx, t); err != nil {
+	if one, err = b.race(ctx, t, command); err != nil {
 		return one, err
 	}
 	after, err := b.meter.count(ctx, t.URL)
@@ -141,8 +174,8 @@ func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err e
 }
 
 // race is what is measured.
-func (b *bench) race(ctx context.Context, t task) (one sample, err error) {
-	p, err := startChild(ctx, t)
+func (b *bench) race(ctx context.Context, t task, command []string) (one sample, err error) {
+	p, err := startChild(ctx, t, command...)
 	if err != nil {
 		return one, err
 	}
@@ -160,13 +193,24 @@ func (b *bench) race(ctx context.Context, t task) (one sample, err error) {
 	}
 	to, err := b.meter.read(ctx)
 	return sample{
-		jobs: t.Jobs, seconds: a.Seconds, client: a.Client, memory: a.Memory, server: to.cpu - from.cpu, wal: to.wal - from.wal,
+		jobs: t.Jobs, seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
+		p50: known(a.P50), p99: known(a.P99),
 	}, err
 }
 
+// runChild lets a child do its task without measuring it.
+func runChild(ctx context.Context, t task, command []string) (a answer, err error) {
+	p, err := startChild(ctx, t, command...)
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, p.wait()) }()
+	return p.run(ctx)
+}
+
 // backlog fills the database and leaves it as it would be some time later.
-func (b *bench) backlog(ctx context.Context, t task, e entrant) error {
-	if err := e.seed(ctx, t.URL, t.Jobs); err != nil {
+func (b *bench) backlog(ctx context.Context, t task, seed func(context.Context, string, int) error) error {
+	if err := seed(ctx, t.URL, t.Jobs); err != nil {
 		return err
 	}
 	resting := time.NewTimer(b.rest)

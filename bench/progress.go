@@ -42,7 +42,7 @@ func (p *progress) say(line string) {
 func (p *progress) header(r *results) {
 	p.end()
 	if !p.short {
-		for _, line := range r.about() {
+		for _, line := range append(r.about(), extent(r.Jobs, r.Rounds)) {
 			fmt.Fprintln(p.out, wrap(line, width))
 		}
 		fmt.Fprintln(p.out)

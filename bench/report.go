@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -14,97 +16,219 @@ import (
 	"strings"
 )
 
-// results are a run, ready to be told.
+// results are a run.
 type results struct {
 	environment
-	Jobs    int
-	Rounds  int
-	samples samples
+	Jobs, Rounds int
+	Absent       []absent
+	samples      samples
 }
 
-// about are the lines that go before any figure.
-func (r *results) about() []string {
-	var v []string
-	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		v = append(v, name+" "+r.Versions[name])
-	}
-	var set []string
-	for _, name := range told {
-		set = append(set, name+"="+r.Settings[name])
-	}
-	return []string{
-		fmt.Sprintf("%s, %s", r.Server, strings.Join(v, ", ")),
-		strings.Join(set, " "),
-		r.Machine,
-		fmt.Sprintf("drains of %s jobs, %d rounds", count(float64(r.Jobs)), r.Rounds),
-	}
+// absent is an entrant that could not take part, and what it lacked.
+type absent struct {
+	Contest string `json:"contest"`
+	Entrant string `json:"entrant"`
+	Needs   string `json:"needs"`
 }
 
-// ran are the contests with figures.
-func (r *results) ran() (cs []contest) {
+// chapter is one group of contests in one run, ready to be told and to be kept: a later run of other groups leaves it as it is.
+type chapter struct {
+	environment
+	Jobs    int                                     `json:"jobs"`
+	Rounds  int                                     `json:"rounds"`
+	Ratios  map[string]spread                       `json:"ratios"`
+	Figures map[string]map[string]map[string]spread `json:"figures"` // by contest, entrant and metric
+	Absent  []absent                                `json:"absent,omitempty"`
+}
+
+// chapters are those of the groups that have run, by name.
+type chapters map[string]chapter
+
+func (r *results) chapters() chapters {
+	cs := chapters{}
 	for _, c := range contests {
-		if len(r.samples[term{c.name, c.entrants[0].name}]) > 0 {
-			cs = append(cs, c)
+		for _, e := range c.entrants {
+			t := term{c.name, e.name}
+			if len(r.samples[t]) == 0 {
+				continue
+			}
+			if _, ok := cs[c.group]; !ok {
+				cs[c.group] = chapter{
+					environment: r.environment, Jobs: r.Jobs, Rounds: r.Rounds,
+					Ratios: map[string]spread{}, Figures: map[string]map[string]map[string]spread{},
+				}
+			}
+			figures := cs[c.group].Figures
+			if figures[c.name] == nil {
+				figures[c.name] = map[string]map[string]spread{}
+			}
+			in := map[string]spread{}
+			for _, m := range recorded {
+				if s := r.samples.spread(t, m); s.known() {
+					in[m.key] = s.rounded()
+				}
+			}
+			figures[c.name][e.name] = in
+		}
+	}
+	for _, one := range ratios {
+		if s := r.samples.ratio(one); s.known() {
+			cs[one.group()].Ratios[one.key] = s.rounded()
+		}
+	}
+	for _, a := range r.Absent {
+		for _, c := range contests {
+			if ch, ok := cs[c.group]; ok && c.name == a.Contest {
+				ch.Absent = append(ch.Absent, a)
+				cs[c.group] = ch
+			}
 		}
 	}
 	return cs
 }
 
-func (r *results) title(c contest) string {
-	return fmt.Sprintf(c.title, count(float64(c.jobs(r.Jobs))))
+// about are the lines that go before any figure.
+func (e environment) about() []string {
+	var v []string
+	for _, name := range slices.Sorted(maps.Keys(e.Versions)) {
+		v = append(v, name+" "+e.Versions[name])
+	}
+	var set []string
+	for _, name := range told {
+		set = append(set, name+"="+e.Settings[name])
+	}
+	return []string{
+		fmt.Sprintf("%s, %s", e.Server, strings.Join(v, ", ")),
+		strings.Join(set, " "),
+		e.Machine,
+	}
 }
 
-// print tells it to a terminal.
-func (r *results) print(out io.Writer, short bool) {
-	if short {
-		for _, one := range ratios {
-			if s := r.samples.ratio(one); s.known() {
-				fmt.Fprintf(out, "%-22s %s\n", one.key, ratioText(s.Median))
-			}
-		}
-		fmt.Fprintln(out, wrap(r.Others, width))
-		return
+func extent(jobs, rounds int) string {
+	return fmt.Sprintf("drains of %s jobs, %d rounds", count(float64(jobs)), rounds)
+}
+
+// figure is unknown if there is none.
+func (c chapter) figure(t term, m metric) spread {
+	if s, ok := c.Figures[t.contest][t.entrant][m.key]; ok {
+		return s
 	}
-	for _, c := range r.ran() {
-		fmt.Fprintf(out, "%s\n", r.title(c))
-		fmt.Fprintf(out, "%-21s %9s %15s %7s %7s %6s %4s %4s\n", "", "jobs/s", "min–max", "client", "server", "WAL", "dead", "MB")
-		for _, e := range c.entrants {
-			t := term{c.name, e.name}
-			f := func(m metric) float64 { return r.samples.spread(t, m).Median }
-			s := r.samples.spread(t, rate)
-			fmt.Fprintf(out, "%-21s %9s %15s %7s %7s %6s %4s %4s\n", cut(e.label, 21), count(s.Median),
-				brief(s.Min)+"–"+brief(s.Max), number(f(client)), number(f(server)), count(f(wal)), number(f(dead)), count(f(memory)))
+	return spread{math.NaN(), math.NaN(), math.NaN()}
+}
+
+// ran are the contests with figures, each with those of its entrants that have some.
+func (c chapter) ran() (cs []contest) {
+	for _, one := range contests {
+		one.entrants = slices.DeleteFunc(slices.Clone(one.entrants), func(e entrant) bool { return c.Figures[one.name][e.name] == nil })
+		if len(one.entrants) > 0 {
+			cs = append(cs, one)
 		}
-		fmt.Fprintln(out)
 	}
-	fmt.Fprintln(out, wrap("client, server: CPU µs per job; WAL: bytes per job; dead: row versions per job; MB: memory of the client process. Medians.", width))
-	fmt.Fprintln(out)
-	fmt.Fprintf(out, "%-22s %7s  %-15s %s\n", "ratio", "median", "min–max", "better")
+	return cs
+}
+
+func (c chapter) title(one contest) string {
+	if !strings.Contains(one.title, "%s") {
+		return one.title
+	}
+	return fmt.Sprintf(one.title, count(float64(one.jobs(c.Jobs))))
+}
+
+func (c chapter) ratios() (rs []ratio) {
 	for _, one := range ratios {
-		if s := r.samples.ratio(one); s.known() {
-			fmt.Fprintf(out, "%-22s %7s  %-15s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), direction(one.metric))
+		if _, ok := c.Ratios[one.key]; ok {
+			rs = append(rs, one)
 		}
 	}
-	fmt.Fprintln(out)
-	for _, line := range r.behind() {
-		fmt.Fprintln(out, wrap(line, width))
+	return rs
+}
+
+// print tells the run to a terminal.
+func (r *results) print(out io.Writer, short bool) {
+	cs := r.chapters()
+	for _, g := range groups {
+		if c, ok := cs[g.name]; ok {
+			c.print(out, short)
+		}
 	}
 	fmt.Fprintln(out, wrap(r.Others, width))
 }
 
+func (c chapter) print(out io.Writer, short bool) {
+	if short {
+		for _, one := range c.ratios() {
+			fmt.Fprintf(out, "%-34s %s\n", one.key, ratioText(c.Ratios[one.key].Median))
+		}
+		return
+	}
+	for _, one := range c.ran() {
+		c.table(out, one)
+		fmt.Fprintln(out)
+	}
+	for _, a := range c.Absent {
+		fmt.Fprintln(out, wrap(fmt.Sprintf("Left out: %s in %s; it needs %s.", a.Entrant, a.Contest, a.Needs), width))
+	}
+	fmt.Fprintln(out, wrap("client, server: CPU µs per job; WAL: bytes per job; dead: row versions per job; MB: memory of the client process. Medians.", width))
+	fmt.Fprintln(out)
+	fmt.Fprintf(out, "%-34s %7s  %-15s %s\n", "ratio", "median", "min–max", "better")
+	for _, one := range c.ratios() {
+		s := c.Ratios[one.key]
+		fmt.Fprintf(out, "%-34s %7s  %-15s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), direction(one.metric))
+	}
+	fmt.Fprintln(out)
+	for _, line := range c.behind() {
+		fmt.Fprintln(out, wrap(line, width))
+	}
+}
+
+func (c chapter) table(out io.Writer, one contest) {
+	fmt.Fprintf(out, "%s\n", c.title(one))
+	if one.metrics != nil {
+		fmt.Fprintf(out, "%-26s", "")
+		for _, m := range one.metrics {
+			fmt.Fprintf(out, " %17s", m.label)
+		}
+		fmt.Fprintln(out)
+		for _, e := range one.entrants {
+			fmt.Fprintf(out, "%-26s", cut(e.label, 26))
+			for _, m := range one.metrics {
+				s := c.figure(term{one.name, e.name}, m)
+				fmt.Fprintf(out, " %17s", fine(s.Median)+" ("+fine(s.Min)+"–"+fine(s.Max)+")")
+			}
+			fmt.Fprintln(out)
+		}
+		return
+	}
+	fmt.Fprintf(out, "%-21s %9s %15s %7s %7s %6s %4s %4s\n", "", "jobs/s", "min–max", "client", "server", "WAL", "dead", "MB")
+	for _, e := range one.entrants {
+		t := term{one.name, e.name}
+		f := func(m metric) float64 { return c.figure(t, m).Median }
+		s := c.figure(t, rate)
+		fmt.Fprintf(out, "%-21s %9s %15s %7s %7s %6s %4s %4s\n", cut(e.label, 21), count(s.Median),
+			brief(s.Min)+"–"+brief(s.Max), number(f(client)), number(f(server)), count(f(wal)), number(f(dead)), count(f(memory)))
+	}
+}
+
 // behind says where another is better than jobgen on default settings, by how much, and where nothing is.
-func (r *results) behind() (lines []string) {
-	for _, c := range r.ran() {
-		ours := term{c.name, c.entrants[0].name}
+func (c chapter) behind() (lines []string) {
+	for _, one := range c.ran() {
+		if one.group != "peers" {
+			continue
+		}
+		ours := term{one.name, "jobgen"}
+		ms := one.metrics
+		if ms == nil {
+			ms = []metric{rate, client, server, wal, commits, dead, memory}
+		}
 		var found []string
-		for _, e := range c.entrants {
-			t := term{c.name, e.name}
+		for _, e := range one.entrants {
+			t := term{one.name, e.name}
 			if e.name == ours.entrant || strings.HasPrefix(e.name, "jobgen-") {
 				continue
 			}
 			var in []string
-			for _, m := range []metric{rate, client, server, wal, commits, dead, memory} {
-				us, them := r.samples.spread(ours, m).Median, r.samples.spread(t, m).Median
+			for _, m := range ms {
+				us, them := c.figure(ours, m).Median, c.figure(t, m).Median
 				if m.higher {
 					us, them = them, us
 				}
@@ -120,7 +244,7 @@ func (r *results) behind() (lines []string) {
 		if len(found) == 0 {
 			found = []string{"nobody"}
 		}
-		lines = append(lines, fmt.Sprintf("Better than jobgen in %s: %s.", c.name, strings.Join(found, "; ")))
+		lines = append(lines, fmt.Sprintf("Better than jobgen in %s: %s.", one.name, strings.Join(found, "; ")))
 	}
 	return lines
 }
@@ -139,63 +263,54 @@ func direction(m metric) string {
 	return "lower"
 }
 
-// write leaves RESULTS.md for people and results.json for programs.
+// record is results.json: what is kept from run to run. Ratios are those of all chapters.
+type record struct {
+	Ratios   map[string]spread `json:"ratios"`
+	Chapters chapters          `json:"chapters"`
+}
+
+// write leaves RESULTS.md for people and results.json for programs. Chapters of groups that were not run stay.
 func (r *results) write(folder string) error {
-	if err := os.WriteFile(filepath.Join(folder, "RESULTS.md"), r.markdown(), 0o644); err != nil {
+	file := filepath.Join(folder, "results.json")
+	kept := record{Ratios: map[string]spread{}, Chapters: chapters{}}
+	switch b, err := os.ReadFile(file); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		var old record
+		if err := json.Unmarshal(b, &old); err != nil {
+			return fmt.Errorf("%s, which has the chapters of earlier runs: %w; remove it to write it anew", file, err)
+		}
+		if old.Chapters != nil {
+			kept.Chapters = old.Chapters
+		}
+	}
+	maps.Copy(kept.Chapters, r.chapters())
+	for _, c := range kept.Chapters {
+		maps.Copy(kept.Ratios, c.Ratios)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "RESULTS.md"), kept.Chapters.markdown(), 0o644); err != nil {
 		return err
 	}
-	b, err := r.json()
+	b, err := json.MarshalIndent(kept, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, "results.json"), b, 0o644)
+	return os.WriteFile(file, append(b, '\n'), 0o644)
 }
 
-func (r *results) markdown() []byte {
+func (cs chapters) markdown() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` on %s; do not edit. Absolute figures move by a factor of two with the machine; only\n"+
-		"the ratios count. Each is taken within a round, between entrants that ran one after the other, and is the median over\n"+
-		"%d rounds, with the smallest and the largest beside it.\n\n", r.Date, r.Rounds)
-	for _, line := range r.about() {
-		fmt.Fprintf(&b, "- %s\n", line)
-	}
-	fmt.Fprintf(&b, "- %s\n", r.Others)
-	b.WriteString("- each entrant in each round: a process and a database of its own, a CHECKPOINT before it, and a check after it that each job ran once and nothing was left\n")
-	b.WriteString("\n## Ratios\n\n| ratio | median | min–max | better | |\n|---|---:|---:|---|---|\n")
-	for _, one := range ratios {
-		if s := r.samples.ratio(one); s.known() {
-			fmt.Fprintf(&b, "| `%s` | %s | %s–%s | %s | %s |\n", one.key, ratioText(s.Median), ratioText(s.Min), ratioText(s.Max), direction(one.metric), one.says)
-		}
-	}
-	b.WriteString("\n## Where others are better\n\nThan jobgen on default settings, by more than a twentieth, and by which factor:\n\n")
-	for _, line := range r.behind() {
-		fmt.Fprintf(&b, "- %s\n", line)
-	}
-	for _, c := range r.ran() {
-		fmt.Fprintf(&b, "\n## %s\n\n", r.title(c))
-		if c.note != "" {
-			fmt.Fprintf(&b, "%s\n\n", c.note)
-		}
-		b.WriteString("| |")
-		for _, m := range metrics {
-			fmt.Fprintf(&b, " %s |", m.label)
-		}
-		b.WriteString("\n|---|" + strings.Repeat("---:|", len(metrics)) + "\n")
-		for _, e := range c.entrants {
-			fmt.Fprintf(&b, "| %s |", e.label)
-			for _, m := range metrics {
-				s := r.samples.spread(term{c.name, e.name}, m)
-				fmt.Fprintf(&b, " %s", number(s.Median))
-				if m.key == rate.key {
-					fmt.Fprintf(&b, " (%s–%s)", brief(s.Min), brief(s.Max))
-				}
-				b.WriteString(" |")
-			}
-			b.WriteString("\n")
-		}
-		b.WriteString("\n")
-		for _, e := range c.entrants {
-			fmt.Fprintf(&b, "- %s: %s.\n", e.label, e.note)
+	b.WriteString("# Results\n\nWritten by `make bench`; do not edit. Absolute figures move by a factor of two with the machine; only the ratios count.\n" +
+		"Each is taken within a round, between entrants that ran one after the other, and is the median over the rounds, with the\n" +
+		"smallest and the largest beside it. Each entrant in each round has a process and a database of its own, a CHECKPOINT before\n" +
+		"it, and a check after it that each job ran once and nothing was left. Each chapter is one run: figures of different chapters\n" +
+		"do not compare.\n")
+	for _, g := range groups {
+		if c, ok := cs[g.name]; ok {
+			fmt.Fprintf(&b, "\n## %s\n\n`make bench ARGS=\"-only %s\"`, on %s:\n\n", g.title, g.name, c.Date)
+			c.markdown(&b)
 		}
 	}
 	b.WriteString("\nWAL includes the full-page images that follow the CHECKPOINT. Dead rows are row versions left to vacuum: updated or\n" +
@@ -203,35 +318,75 @@ func (r *results) markdown() []byte {
 	return b.Bytes()
 }
 
-func (r *results) json() ([]byte, error) {
-	type entry map[string]spread
-	figures := map[string]map[string]entry{}
-	for _, c := range r.ran() {
-		figures[c.name] = map[string]entry{}
-		for _, e := range c.entrants {
-			in := entry{}
-			for _, m := range metrics {
-				if s := r.samples.spread(term{c.name, e.name}, m); s.known() {
-					in[m.key] = s.rounded()
+func (c chapter) markdown(b *bytes.Buffer) {
+	for _, line := range append(c.about(), extent(c.Jobs, c.Rounds), c.Others) {
+		fmt.Fprintf(b, "- %s\n", line)
+	}
+	for _, a := range c.Absent {
+		fmt.Fprintf(b, "- left out: %s in %s; it needs %s\n", a.Entrant, a.Contest, a.Needs)
+	}
+	b.WriteString("\n| ratio | median | min–max | better | |\n|---|---:|---:|---|---|\n")
+	for _, one := range c.ratios() {
+		s := c.Ratios[one.key]
+		fmt.Fprintf(b, "| `%s` | %s | %s–%s | %s | %s |\n", one.key, ratioText(s.Median), ratioText(s.Min), ratioText(s.Max), direction(one.metric), one.says)
+	}
+	if behind := c.behind(); len(behind) > 0 {
+		b.WriteString("\n### Where others are better\n\nThan jobgen on default settings, by more than a twentieth, and by which factor:\n\n")
+		for _, line := range behind {
+			fmt.Fprintf(b, "- %s\n", line)
+		}
+	}
+	for _, one := range c.ran() {
+		fmt.Fprintf(b, "\n### %s\n\n", c.title(one))
+		if one.note != "" {
+			fmt.Fprintf(b, "%s\n\n", one.note)
+		}
+		ms, text := one.metrics, fine
+		if ms == nil {
+			ms, text = metrics, number
+		}
+		b.WriteString("| |")
+		for _, m := range ms {
+			fmt.Fprintf(b, " %s |", m.label)
+		}
+		b.WriteString("\n|---|" + strings.Repeat("---:|", len(ms)) + "\n")
+		for _, e := range one.entrants {
+			fmt.Fprintf(b, "| %s |", e.label)
+			for _, m := range ms {
+				s := c.figure(term{one.name, e.name}, m)
+				fmt.Fprintf(b, " %s", text(s.Median))
+				switch {
+				case one.metrics != nil:
+					fmt.Fprintf(b, " (%s–%s)", text(s.Min), text(s.Max))
+				case m.key == rate.key:
+					fmt.Fprintf(b, " (%s–%s)", brief(s.Min), brief(s.Max))
 				}
+				b.WriteString(" |")
 			}
-			figures[c.name][e.name] = in
+			b.WriteString("\n")
+		}
+		b.WriteString("\n")
+		for _, e := range one.entrants {
+			fmt.Fprintf(b, "- %s: %s", e.label, e.note)
+			if e.part > 1 {
+				fmt.Fprintf(b, "; it gets one %s of the jobs", ordinal(e.part))
+			}
+			b.WriteString(".\n")
 		}
 	}
-	rs := map[string]spread{}
-	for _, one := range ratios {
-		if s := r.samples.ratio(one); s.known() {
-			rs[one.key] = s.rounded()
-		}
+}
+
+func ordinal(n int) string { return strconv.Itoa(n) + "th" }
+
+// fine writes milliseconds.
+func fine(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return unknown
+	case math.Abs(v) < 10:
+		return strconv.FormatFloat(v, 'f', 2, 64)
 	}
-	b, err := json.MarshalIndent(struct {
-		environment
-		Jobs    int                         `json:"jobs"`
-		Rounds  int                         `json:"rounds"`
-		Ratios  map[string]spread           `json:"ratios"`
-		Figures map[string]map[string]entry `json:"figures"`
-	}{r.environment, r.Jobs, r.Rounds, rs, figures}, "", "  ")
-	return append(b, '\n'), err
+	return number(v)
 }
 
 // rounded to four digits: the others are noise, and would be in every diff.

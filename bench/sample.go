@@ -15,6 +15,8 @@ type sample struct {
 	commits float64
 	dead    float64 // row versions left dead: updated, deleted
 	memory  float64 // bytes: the largest resident set of the entrant's process
+	p50     float64 // seconds from a job's commit to its start
+	p99     float64
 }
 
 // metric is a figure made of a sample.
@@ -33,10 +35,15 @@ var (
 	wal     = metric{"wal_bytes_per_job", "WAL B/job", false, func(s sample) float64 { return s.wal / float64(s.jobs) }}
 	commits = metric{"commits_per_1000_jobs", "commits/1000 jobs", false, func(s sample) float64 { return s.commits * 1000 / float64(s.jobs) }}
 	dead    = metric{"dead_rows_per_job", "dead rows/job", false, func(s sample) float64 { return s.dead / float64(s.jobs) }}
+	p50     = metric{"latency_p50_ms", "ms p50", false, func(s sample) float64 { return s.p50 * 1e3 }}
+	p99     = metric{"latency_p99_ms", "ms p99", false, func(s sample) float64 { return s.p99 * 1e3 }}
 	memory  = metric{"client_memory_mb", "client MB", false, func(s sample) float64 { return s.memory / (1 << 20) }}
 )
 
 var metrics = []metric{rate, client, server, cpu, wal, commits, dead, memory}
+
+// recorded is all that results.json holds of a contest, if it is known
+var recorded = append(slices.Clone(metrics), p50, p99)
 
 // spread is a median with the smallest and the largest value beside it.
 type spread struct {
