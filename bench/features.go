@@ -49,6 +49,7 @@ var featureDrains = contest{
 		variant{name: "tx", label: "transaction", note: "worker.HandleTxNone, which does nothing in its transaction", register: handleTx(plainKind), part: txPart}.entrant(),
 		variant{name: "lock", label: "own=lock", note: "the same, owned by a row lock", kind: lockKind, register: handleTx(lockKind), part: txPart}.entrant(),
 		drainFollowups,
+		drainPgBouncer,
 	},
 }
 
@@ -66,6 +67,7 @@ var featureRatios = []ratio{
 	drainRatio("tx", "a transactional handler"),
 	drainRatio("lock", "own=lock"),
 	drainRatio("followup", "a follow-up for every other job"),
+	drainRatio("pgbouncer", "PgBouncer between worker and server"),
 	{"enqueue1/before", "single enqueue, jobs/s: without any feature over the same at the checkout given by -baseline", rate, []term{{featureEnqueue, "plain"}}, []term{{featureEnqueue, "before"}}},
 	enqueueRatio("middleware", "plain", "a middleware"),
 	enqueueRatio("headers", "plain", "a header"),
@@ -92,8 +94,10 @@ func enqueueRatio(name, over, says string) ratio {
 
 var (
 	passing = jobs.Middleware{
-		Enqueue: func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error { return next(ctx) },
-		Work:    func(ctx context.Context, _ *jobs.Info, next func(context.Context) error) error { return next(ctx) },
+		Enqueue: func(ctx context.Context, _ *jobs.Enqueueing, next func(context.Context) error) error {
+			return next(ctx)
+		},
+		Work: func(ctx context.Context, _ *jobs.Info, next func(context.Context) error) error { return next(ctx) },
 	}
 	header = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 

@@ -157,7 +157,7 @@ func (r *results) print(out io.Writer, short bool) {
 func (c chapter) print(out io.Writer, short bool) {
 	if short {
 		for _, one := range c.ratios() {
-			fmt.Fprintf(out, "%-34s %s\n", one.key, ratioText(c.Ratios[one.key].Median))
+			fmt.Fprintf(out, "%-39s %s\n", one.key, ratioText(c.Ratios[one.key].Median))
 		}
 		return
 	}
@@ -170,10 +170,10 @@ func (c chapter) print(out io.Writer, short bool) {
 	}
 	fmt.Fprintln(out, wrap("client, server: CPU µs per job; WAL: bytes per job; dead: row versions per job; MB: memory of the client process. Medians.", width))
 	fmt.Fprintln(out)
-	fmt.Fprintf(out, "%-34s %7s  %-15s %s\n", "ratio", "median", "min–max", "better")
+	fmt.Fprintf(out, "%-39s %7s  %-12s %s\n", "ratio", "median", "min–max", "better")
 	for _, one := range c.ratios() {
 		s := c.Ratios[one.key]
-		fmt.Fprintf(out, "%-34s %7s  %-15s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), direction(one.metric))
+		fmt.Fprintf(out, "%-39s %7s  %-12s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), direction(one.metric))
 	}
 	fmt.Fprintln(out)
 	for _, line := range c.behind() {
@@ -289,6 +289,9 @@ func (r *results) write(folder string) error {
 	maps.Copy(kept.Chapters, r.chapters())
 	for _, c := range kept.Chapters {
 		maps.Copy(kept.Ratios, c.Ratios)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(folder, "RESULTS.md"), kept.Chapters.markdown(), 0o644); err != nil {
 		return err

@@ -3,8 +3,12 @@
 package main
 
 import (
+	"os"
+	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/jobgen-go/jobgen/internal/pgserver"
 )
 
 // ownCPU is what this process has used, in seconds.
@@ -19,4 +23,18 @@ func rusage(who int) float64 {
 		return 0
 	}
 	return (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
+}
+
+// unprivileged makes a program that refuses to run as root run as the server does, and gives it its folder.
+func unprivileged(cmd *exec.Cmd, folder string) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	own, err := pgserver.Unprivileged()
+	if err != nil {
+		return err
+	}
+	cmd.SysProcAttr.Credential = own
+	return os.Chown(folder, int(own.Uid), int(own.Gid))
 }
