@@ -39,7 +39,7 @@ test-sql: ## enqueueing through sqlx, GORM, bun and ent, on pgx and lib/pq (TEST
 	@scripts/ensure-postgres
 	@cd sqltest && $(GO) run github.com/jobgen-go/jobgen/cmd/jobgen check ./... && $(GO) vet ./... && $(GO) test $(TESTFLAGS) ./...
 
-bench: ## measure against other queues and hand-written SQL (ARGS="-rounds 5")
+bench: ## measure against other queues and hand-written SQL (ARGS="-only features -rounds 5")
 	@scripts/ensure-postgres
 	@cd bench && $(GO) run . $(ARGS)
 

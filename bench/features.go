@@ -49,6 +49,11 @@ var featureDrains = contest{
 		variant{name: "tx", label: "transaction", note: "worker.HandleTxNone, which does nothing in its transaction", register: handleTx(plainKind), part: txPart}.entrant(),
 		variant{name: "lock", label: "own=lock", note: "the same, owned by a row lock", kind: lockKind, register: handleTx(lockKind), part: txPart}.entrant(),
 		drainFollowups,
+		variant{name: "policy", label: "weights, reserved slots", note: "a second queue, empty; weights 3 to 1, and 10 of 100 slots for priority 5 and more", config: worker.Config{
+			Queues: []string{queue, otherQueue}, Weights: map[string]int{queue: 3, otherQueue: 1}, Reserve: []worker.Reserve{{Priority: 5, Slots: 10}},
+		}}.entrant(),
+		variant{name: "slots", label: "slots of a queue", note: "worker.Config.QueueSlots: 50 of 100", config: worker.Config{QueueSlots: map[string]int{queue: 50}}}.entrant(),
+		drainPaused,
 		drainPgBouncer,
 	},
 }
@@ -67,6 +72,9 @@ var featureRatios = []ratio{
 	drainRatio("tx", "a transactional handler"),
 	drainRatio("lock", "own=lock"),
 	drainRatio("followup", "a follow-up for every other job"),
+	drainRatio("policy", "weights and reserved slots"),
+	drainRatio("slots", "slots of the queue limited to 50"),
+	drainRatio("paused", "another queue of the worker, paused, with as many jobs in it"),
 	drainRatio("pgbouncer", "PgBouncer between worker and server"),
 	{"enqueue1/before", "single enqueue, jobs/s: without any feature over the same at the checkout given by -baseline", rate, []term{{featureEnqueue, "plain"}}, []term{{featureEnqueue, "before"}}},
 	enqueueRatio("middleware", "plain", "a middleware"),
@@ -172,6 +180,30 @@ var drainFollowups = entrant{
 		})
 	},
 }
+
+const otherQueue = "bench-other"
+
+// drainPaused drains beside a queue that has as many jobs and is paused.
+var drainPaused = func() entrant {
+	e := variant{
+		name: "paused", label: "another queue paused", note: "as many jobs in a second queue, which is paused",
+		config: worker.Config{Queues: []string{queue, otherQueue}},
+	}.entrant()
+	seed := e.seed
+	e.seed = func(ctx context.Context, url string, n int) error {
+		if err := seedJobgen(ctx, url, plainKind, n, jobs.Queue(otherQueue)); err != nil {
+			return err
+		}
+		if err := withPool(ctx, url, 1, func(pool *pgxpool.Pool) error { return jobs.PauseQueue(ctx, pool, otherQueue) }); err != nil {
+			return err
+		}
+		return seed(ctx, url, n)
+	}
+	e.verify = func(ctx context.Context, conn *pgx.Conn, n int) error {
+		return expect(ctx, conn, n, `SELECT count(*) FILTER (WHERE status = 'queued' AND queue = 'bench-other') + 2 * count(*) FILTER (WHERE queue = 'bench') FROM jobgen.jobs`)
+	}
+	return e
+}()
 
 // takenKeys is how many keys the enqueues share that find theirs taken.
 const takenKeys = 10
