@@ -80,6 +80,9 @@ func Invoker(t testing.TB, r *Registry, kind string, ms []jobs.Middleware) func(
 	}
 }
 
+// SetDoubtTime sets how long w leaves a job owned by lock to the live worker that has begun it, before Run.
+func SetDoubtTime(w *Worker, d time.Duration) { w.doubts.moment = d }
+
 // SetListenCheck sets how long a silent listening connection of w is trusted, before Run.
 func SetListenCheck(w *Worker, d time.Duration) {
 	open := w.open

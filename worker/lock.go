@@ -296,7 +296,7 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 // adoptLate is adopt without the transaction. Another worker may have the row locked: as a rule for a moment, since it sees
 // the mark of this one.
 func (w *Worker) adoptLate(h *hold, ran time.Duration) int64 {
-	patience := now().add(doubtTime)
+	patience := now().add(w.doubts.moment)
 	for delay := 5 * time.Millisecond; ; delay = min(2*delay, doubtTime/4) {
 		ctx, cancel := limit(w.handlers)
 		fence, waits, err := w.store.Adopt(ctx, h.owner, &h.Claimed, ran)
@@ -316,8 +316,9 @@ func (w *Worker) adoptLate(h *hold, ran time.Duration) int64 {
 // doubts are jobs that this worker has locked and found started by another that is not known to be lost. That one gets a
 // moment to adopt its job.
 type doubts struct {
-	mu    sync.Mutex
-	since map[int64]instant
+	mu     sync.Mutex
+	moment time.Duration
+	since  map[int64]instant
 }
 
 // doubtTime is that moment; it is how much longer the job of a killed process waits.
@@ -330,7 +331,7 @@ func (d *doubts) begin(id int64, again func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.since[id] = now()
-	time.AfterFunc(doubtTime, again)
+	time.AfterFunc(d.moment, again)
 }
 
 // over tells whether the moment has passed.
@@ -339,7 +340,7 @@ func (d *doubts) over(id int64) bool {
 	defer d.mu.Unlock()
 	first, known := d.since[id]
 	delete(d.since, id)
-	return known && since(first) >= doubtTime
+	return known && since(first) >= d.moment
 }
 
 // again has the claim loop sweep for jobs owned by lock, now.
@@ -356,7 +357,7 @@ func (w *Worker) skip() []int64 {
 	defer d.mu.Unlock()
 	for id, first := range d.since {
 		switch age := since(first); {
-		case age < doubtTime:
+		case age < d.moment:
 			ids = append(ids, id)
 		case age > time.Minute:
 			delete(d.since, id) // it was adopted

@@ -661,7 +661,7 @@ func TestLockLostConnectionIsNoCrash(t *testing.T) {
 		return "", err
 	})
 	for range 4 {
-		start(t, pool, worker.Config{}, hang)
+		startChanged(t, pool, worker.Config{}, func(w *worker.Worker) { worker.SetDoubtTime(w, soon) }, hang) // however busy the machine
 	}
 	refs := enqueueMany(t, pool, spec, numbered(4))
 	for _, ref := range refs {

@@ -74,7 +74,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
-		doubts: doubts{since: map[int64]instant{}},
+		doubts: doubts{moment: doubtTime, since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}
 	w.policy.Store(&policy{})
