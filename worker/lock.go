@@ -221,7 +221,11 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 	if cutter, can := tx.(engine.Cutter); can {
 		h.tx = cutter
 	}
-	w.ledger.seize(h, w.handlers)
+	if !w.ledger.seize(h, w.handlers) {
+		job.Rollback(w.handlers)
+		w.starts.unmark(h.owner, h.ID)
+		return
+	}
 	defer func() {
 		cause := context.Cause(h.ctx)
 		w.ledger.returned(h)
@@ -447,12 +451,13 @@ func (w *Worker) start(ctx context.Context) {
 	defer close(s.ended)
 	retry := time.NewTicker(time.Second)
 	defer retry.Stop()
-	for ctx.Err() == nil {
+	for ended := false; !ended; {
 		select {
 		case <-s.poke:
 		case <-retry.C:
 		case <-ctx.Done():
 		}
+		ended = ctx.Err() != nil // before the look: what was taken back by then is seen
 		s.mu.Lock()
 		batch, undo := s.marks, len(s.undo) > 0
 		s.marks = nil
@@ -568,14 +573,19 @@ func (l *ledger) setAlone(alone bool) {
 	l.alone = alone
 }
 
-// seize enters a job owned by lock, whose handler starts: it has no hold.
-func (l *ledger) seize(h *hold, base context.Context) {
+// seize enters a job owned by lock, whose handler starts: it has no hold. After close none starts: a handler that began
+// after cancelAll would know nothing of the shutdown.
+func (l *ledger) seize(h *hold, base context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
 	h.ctx, h.cancel = context.WithCancelCause(base)
 	h.started = now()
 	l.active[h] = struct{}{}
 	l.ending[h.ID]++
+	return true
 }
 
 // release says that a job owned by lock has ended, one way or another.

@@ -552,6 +552,56 @@ func TestLockShutdownGivesBackWithoutAnAttempt(t *testing.T) {
 
 // A handler that ignores its cancelled context keeps its transaction, and so its job, until the process ends. That is no
 // crash of the job.
+// A job is locked and its start is about to be marked when the shutdown comes: its handler would not be told.
+func TestLockShutdownStartsNothingMore(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec, running := locking("t.lock"), kind("t.running")
+	called, runs := make(chan int, 10), make(chan struct{})
+	w := start(t, pool, worker.Config{Grace: -1}, func(r *worker.Registry) {
+		worker.HandleTx(r, spec, func(ctx context.Context, _ pgx.Tx, j *jobs.Job[task]) (string, error) {
+			called <- j.Payload.N
+			<-ctx.Done()
+			return "", ctx.Err()
+		})
+		worker.HandleNone(r, running, func(ctx context.Context, _ *jobs.Job[task]) error {
+			runs <- struct{}{}
+			<-ctx.Done()
+			runs <- struct{}{}
+			return ctx.Err()
+		})
+	})
+	enqueue(t, pool, running, task{})
+	receive(t, "another job runs", runs)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	execute(t, tx, `LOCK TABLE jobgen.job_start IN EXCLUSIVE MODE`)
+	ref := enqueue(t, pool, spec, task{N: 1})
+	eventually(t, soon, "its start is about to be marked", func() bool {
+		return one[int](t, pool, `SELECT count(*) FROM pg_locks WHERE relation = 'jobgen.job_start'::regclass AND NOT granted`) > 0
+	})
+	w.cancel()
+	receive(t, "the handlers that run are cancelled", runs)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
+	if len(called) > 0 {
+		t.Error("a handler was called after the shutdown had cancelled what ran")
+	}
+	if r := look(t, pool, ref.ID); r.Status != "queued" || r.Attempt != 0 {
+		t.Errorf("the job: %s", r)
+	}
+	if n := marks(t, pool); n != 0 {
+		t.Errorf("%d marks are left", n)
+	}
+}
+
 func TestLockShutdownLeavesNoMarkOfAHandlerThatIgnoresItsContext(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
