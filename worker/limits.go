@@ -18,6 +18,7 @@ type limits struct {
 	*policy
 	queues     map[string]int // running, of each queue with a limit
 	priorities [jobs.MaxPriority + 1]int
+	locks      [jobs.MaxPriority + 1]int // of these, how many are owned by lock
 }
 
 func (l *limits) count(h *hold, n int) {
@@ -25,6 +26,9 @@ func (l *limits) count(h *hold, n int) {
 		l.queues[h.Queue] += n
 	}
 	l.priorities[h.Priority] += n
+	if h.locked {
+		l.locks[h.Priority] += n
+	}
 }
 
 // room is how many more jobs of a priority can start beside what is counted.
@@ -36,6 +40,14 @@ func (l *limits) room(priority, slots int) int {
 		}
 	}
 	return n
+}
+
+// lockRoom tells whether a locker, of which there may be most, can run a job of a priority: what is reserved is kept free
+// among the lockers too. Where there are too few for that, one is left to jobs that are not urgent.
+func (l *limits) lockRoom(priority, most int) bool {
+	return !slices.ContainsFunc(l.reserve, func(r Reserve) bool {
+		return r.Priority > priority && total(l.locks[:r.Priority]) >= max(most-l.closed(r.Priority), 1)
+	})
 }
 
 // may tells whether h can start now.
@@ -143,8 +155,8 @@ func (l *ledger) uncount(h *hold) {
 func (l *ledger) admit(c *engine.Claimed) (*limits, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := &hold{Claimed: *c}
-	if l.paused[c.Queue] || l.limits != nil && !l.limits.may(h, l.slots) {
+	h := &hold{Claimed: *c, locked: true}
+	if l.paused[c.Queue] || l.limits != nil && !(l.limits.may(h, l.slots) && l.limits.lockRoom(c.Priority, l.lockMost)) {
 		return nil, false
 	}
 	if l.limits != nil {
@@ -160,7 +172,7 @@ func (l *ledger) dismiss(c *engine.Claimed, counted *limits) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.uncount(&hold{Claimed: *c, limits: counted})
+	l.uncount(&hold{Claimed: *c, limits: counted, locked: true})
 }
 
 // lockBand is where a job to run by lock can be looked for; nil: everywhere.
@@ -171,7 +183,7 @@ func (l *ledger) lockBand() *opening {
 		return nil
 	}
 	band := &opening{high: jobs.MaxPriority, queues: map[string]int{}}
-	for band.low <= jobs.MaxPriority && l.limits.room(band.low, l.slots) <= 0 {
+	for band.low <= jobs.MaxPriority && !(l.limits.room(band.low, l.slots) > 0 && l.limits.lockRoom(band.low, l.lockMost)) {
 		band.low++
 	}
 	for q, most := range l.limits.slots {

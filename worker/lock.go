@@ -551,7 +551,8 @@ func (l *ledger) unseat() bool {
 	return true
 }
 
-// setLocks limits the lockers. Beside jobs held by lease they get half of the slots at most.
+// setLocks limits the lockers. Beside jobs held by lease they get half of the slots at most, and the reserved ones for
+// urgent jobs.
 func (l *ledger) setLocks(conns int, mixed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -562,7 +563,11 @@ func (l *ledger) setLocks(conns int, mixed bool) {
 func (l *ledger) shareLocks() {
 	l.lockMost = min(l.slots, l.lockConn)
 	if l.mixed {
-		l.lockMost = min(l.lockMost, max(l.slots/2, 1))
+		reserved := 0
+		if l.limits != nil {
+			reserved = l.limits.closed(0)
+		}
+		l.lockMost = min(l.lockMost, max((l.slots-reserved)/2, 1)+reserved)
 	}
 }
 

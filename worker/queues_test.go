@@ -461,6 +461,67 @@ func TestAShrunkWorkerKeepsToItsSlots(t *testing.T) {
 }
 
 // Jobs owned by lock obey like all others.
+// Lockers are fewer than slots: beside jobs held by lease half of them, and never more than the pool has connections to spare.
+func TestBulkWorkOwnedByLockLeavesLockersToUrgentJobs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name        string
+		beside      bool // jobs held by lease
+		connections int32
+		bulk, more  int
+	}{
+		{"alone", false, 8, 4, 2},
+		{"beside jobs held by lease", true, 8, 2, 2},
+		{"with few connections", true, 5, 1, 2},
+		{"with too few connections", true, 2, 1, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pool := database(t)
+			cfg := pool.Config()
+			cfg.MaxConns = c.connections
+			few, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(few.Close)
+			spec, other, g := kind("t.lock"), kind("t.other"), newGate()
+			spec.Lock = true
+			defer g.release()
+			register := func(r *worker.Registry) {
+				worker.HandleTxNone(r, spec, func(ctx context.Context, _ pgx.Tx, j *jobs.Job[task]) error { return g.pass(ctx, j) })
+				if c.beside {
+					worker.HandleNone(r, other, nothing)
+				}
+			}
+			start(t, few, worker.Config{Concurrency: 8, Reserve: []worker.Reserve{{Priority: 5, Slots: 2}, {Priority: 8, Slots: 1}}}, register)
+			enter := func(n, priority int) {
+				t.Helper()
+				for range n {
+					if got := receive(t, fmt.Sprintf("a job of priority %d starts", priority), g.entered); got.N != priority {
+						t.Fatalf("a job of priority %d starts", got.N)
+					}
+				}
+			}
+			for range 20 {
+				enqueue(t, pool, spec, task{N: 0})
+			}
+			enter(c.bulk, 0)
+			if c.more > 0 {
+				for range 5 {
+					enqueue(t, pool, spec, task{N: 5}, jobs.Priority(5))
+				}
+				enter(c.more, 5)
+				enqueue(t, pool, spec, task{N: 8}, jobs.Priority(8))
+				enter(1, 8)
+			}
+			always(t, time.Second, "nothing more starts", func() bool { return len(g.entered) == 0 })
+			g.release()
+			drained(t, pool, soon)
+		})
+	}
+}
+
 func TestJobsOwnedByLockObeyThePolicyOfTheirQueue(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
