@@ -131,10 +131,11 @@ func TestWhatLayInAPausedQueueIsFoundByAnOrdinaryClaim(t *testing.T) {
 	}
 	defer conn.Release()
 	execute(t, conn, `SELECT pg_advisory_lock(hashtextextended('jobgen.sweep', 0))`) // no sweep finds anything
-	start(t, pool, worker.Config{}, handles(spec, nothing), handles(other, nothing))
+	w := start(t, pool, worker.Config{}, handles(spec, nothing), handles(other, nothing))
 	enqueue(t, pool, spec, task{})
 	drained(t, pool, soon) // the marks are somewhere
 	pause(t, pool, "paused")
+	eventually(t, soon, "the worker knows", func() bool { return w.log.has("queue is paused") })
 	ref := enqueue(t, pool, spec, task{})
 	// Until the marks of the other queue are well past this job.
 	eventually(t, soon, "time goes by", func() bool {
