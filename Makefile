@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-docker test-bench test-sql bench generate check-generated lint fmt
+.PHONY: help demo test race test-versions test-docker test-bench test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -28,6 +28,9 @@ test: ## every test, all packages on one Postgres (TESTFLAGS="-run Name -v")
 
 race: ## the concurrent packages under the race detector (TESTFLAGS)
 	@$(WITH) -- $(GO) test -race $(TESTFLAGS) $(CONCURRENT)
+
+test-versions: ## the tests that talk to Postgres, on each major version (VERSIONS="14 18", TESTFLAGS)
+	@TESTFLAGS="$(TESTFLAGS)" scripts/test-versions $(VERSIONS)
 
 test-docker: ## Postgres in a container: on the engine that runs, else on one started for it
 	@scripts/test-docker
