@@ -462,7 +462,7 @@ func TestG10AnyNumberOfWorkersDoUpkeepAtOnce(t *testing.T) {
 		FROM dead WHERE j.id % $1 = dead.pid - 1`, lost)
 	var logs []*running
 	for range 3 {
-		logs = append(logs, start(t, pool, worker.Config{Lease: 600 * time.Millisecond, Heartbeat: 20 * time.Millisecond, Reclaim: time.Millisecond}, stampers(pool, spec)))
+		logs = append(logs, start(t, pool, worker.Config{Lease: 3 * time.Second, Reclaim: time.Millisecond}, stampers(pool, spec)))
 	}
 	drained(t, pool, 2*soon)
 	if n := one[int](t, pool, `SELECT count(*) FROM (SELECT job_id FROM jobgen.job_attempt WHERE outcome = 'crashed' GROUP BY 1 HAVING count(*) = 1) x`); n != len(refs) {
@@ -478,7 +478,7 @@ func TestG10AnyNumberOfWorkersDoUpkeepAtOnce(t *testing.T) {
 		t.Errorf("samples count %d", n)
 	}
 	for _, w := range logs {
-		if w.log.has("deadlock") || w.log.has("does not do what is asked") {
+		if w.log.has("deadlock") || w.log.has("step=reclaim") {
 			t.Errorf("upkeep got in its own way:\n%s", w.log)
 		}
 	}
