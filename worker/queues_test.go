@@ -319,7 +319,7 @@ func TestAQueueUsesNoMoreSlotsThanItHas(t *testing.T) {
 		handles(few, func(ctx context.Context, j *jobs.Job[task]) error {
 			note(inFew.Add(1))
 			defer inFew.Add(-1)
-			return nil
+			return leave(ctx, pool, j.Payload.N, "few") // long enough for others to come in
 		}))
 	for p := range 3 { // a claim looks into each priority, and may find as many in each
 		enqueueMany(t, pool, few, numbered(200), jobs.Priority(p))
@@ -432,33 +432,33 @@ func TestResizeWhileRunning(t *testing.T) {
 	always(t, 300*time.Millisecond, "two slots stay free", func() bool { return g2.inside.Load() == 2 })
 }
 
-// After a shrink, no more start than there are slots.
+// After a shrink, what ends makes no room until fewer run than there are slots, although jobs wait in the process.
 func TestAShrunkWorkerKeepsToItsSlots(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	spec := kind("t.k")
-	var inside, most atomic.Int32
-	var shrunk atomic.Bool
-	w := start(t, pool, worker.Config{Concurrency: 50}, handles(spec, func(context.Context, *jobs.Job[task]) error {
-		n := inside.Add(1)
-		defer inside.Add(-1)
-		if shrunk.Load() && n > most.Load() {
-			most.Store(n)
-		}
+	entered, leave := make(chan struct{}, 100), make(chan struct{}, 100)
+	w := start(t, pool, worker.Config{Concurrency: 4}, handles(spec, func(context.Context, *jobs.Job[task]) error {
+		entered <- struct{}{}
+		<-leave
 		return nil
 	}))
-	enqueueMany(t, pool, spec, numbered(2000))
-	eventually(t, soon, "it works", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.jobs`) < 1900 })
+	defer close(leave)
+	enqueueMany(t, pool, spec, numbered(20))
+	for range 4 {
+		receive(t, "all slots are used", entered)
+	}
 	if err := w.w.Resize(1); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, pool, soon)
-	shrunk.Store(true)
-	enqueueMany(t, pool, spec, numbered(500))
-	drained(t, pool, soon)
-	if n := most.Load(); n != 1 {
-		t.Errorf("%d handlers ran at once", n)
+	for range 3 {
+		leave <- struct{}{}
 	}
+	eventually(t, soon, "three have ended", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.jobs`) == 17 })
+	always(t, 300*time.Millisecond, "the one that runs is enough", func() bool { return len(entered) == 0 && w.w.Stats().Running == 1 })
+	leave <- struct{}{}
+	receive(t, "its slot goes to another", entered)
+	always(t, 100*time.Millisecond, "one at a time", func() bool { return len(entered) == 0 && w.w.Stats().Running == 1 })
 }
 
 // Jobs owned by lock obey like all others.
@@ -530,12 +530,12 @@ func TestJobsOwnedByLockObeyThePolicyOfTheirQueue(t *testing.T) {
 	spec.Lock = true
 	var inside, most atomic.Int32
 	register := func(r *worker.Registry) {
-		worker.HandleTxNone(r, spec, func(context.Context, pgx.Tx, *jobs.Job[task]) error {
+		worker.HandleTxNone(r, spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) error {
 			n := inside.Add(1)
 			defer inside.Add(-1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 			}
-			return nil
+			return leave(ctx, tx, j.Payload.N, "locked")
 		})
 	}
 	pause(t, pool, "locked")

@@ -203,7 +203,7 @@ func TestAHandlerThatCommitsIsNotStuck(t *testing.T) {
 	execute(t, pool, `CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'`)
 	execute(t, pool, `CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION dawdle()`)
 	ref := enqueue(t, pool, spec, task{})
-	w := start(t, pool, patient(worker.Config{}), func(r *worker.Registry) {
+	w := start(t, pool, patient(worker.Config{MaxStuck: 1}), func(r *worker.Registry) {
 		worker.HandleTx(r, spec, func(ctx context.Context, tx pgx.Tx, _ *jobs.Job[task]) (string, error) {
 			return "done", leave(ctx, tx, 1, "x")
 		})

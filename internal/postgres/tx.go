@@ -173,7 +173,8 @@ func (t *handlerTx) end() bool {
 }
 
 // Cut closes the connection under the transaction, which the server then rolls back. What the handler may be using is not
-// touched; a connection to the server is safe to close while it is read.
+// touched: a connection to the server is safe to close while it is read, and a statement that waits for its answer there ends
+// with an error, on which pgx has the server cancel it.
 func (t *handlerTx) Cut() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,10 +183,5 @@ func (t *handlerTx) Cut() bool {
 	}
 	t.cut = true
 	_ = t.conn.Conn().Close()
-	go func() { // a server that is busy with a statement does not notice by itself
-		ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
-		defer cancel()
-		_ = t.conn.CancelRequest(ctx)
-	}()
 	return true
 }
