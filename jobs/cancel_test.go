@@ -207,6 +207,36 @@ func TestCancelOfAJobOwnedByLockAsksItsWorkerWithoutWaiting(t *testing.T) {
 	awaits(f, ref, "why")
 }
 
+// The worker that was told dies, and another runs the job before it could see that: the next purge tells that one.
+func TestCancelReachesWhoeverRunsAJobOwnedByLockNow(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	ref, err := jobs.Enqueue(f.ctx(), f.pool, keyed, order{ID: "a"})
+	f.no(err)
+	crashed, owner := uuid.New(), uuid.New()
+	f.exec("INSERT INTO jobgen.workers (id, lease_until, pid, host, build, queues, kinds) SELECT unnest($1::uuid[]), now() + interval '1 hour', 1, '', '', '{}', '{}'", []uuid.UUID{crashed, owner})
+	f.exec("INSERT INTO jobgen.job_start VALUES ($1, $2, now() - interval '1 hour')", ref.ID, crashed)
+	tx := f.begin(pgx.TxOptions{})
+	_, err = tx.Exec(f.ctx(), "SELECT FROM jobgen.jobs WHERE id = $1 FOR UPDATE", ref.ID)
+	f.no(err)
+	f.cancelled(jobs.CancelAsked)(ref.Cancel(f.ctx(), f.pool, "why"))
+	told := func(want uuid.UUID) {
+		t.Helper()
+		_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+		f.no(err)
+		f.expect(want.String()+" why", "SELECT concat_ws(' ', worker_id, reason) FROM jobgen.job_cancel")
+	}
+	told(crashed) // which may live
+	f.exec("INSERT INTO jobgen.job_start VALUES ($1, $2, now())", ref.ID, owner)
+	told(owner)
+	// That one dies as well.
+	f.exec("UPDATE jobgen.workers SET lost_at = now()")
+	f.no(tx.Rollback(f.ctx()))
+	_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+	f.no(err)
+	awaits(f, ref, "why")
+}
+
 func TestCancelOfARowThatSomebodyHasLocked(t *testing.T) {
 	t.Parallel()
 	f := open(t)

@@ -142,7 +142,7 @@ func TestDebounceWhileTheJobRunsMakesANewOne(t *testing.T) {
 				t.Errorf("the running job has %q", note)
 			}
 			// What the running one did counts, and the key is not its any more.
-			f.no(finish(f, engine.Success{Hold: hold(c), Record: true, Result: []byte(`{"total": 1}`), Keep: time.Hour}))
+			f.no(finish(f, engine.Success{Hold: hold(c), Kind: c.Kind, Key: c.Key, Record: true, Result: []byte(`{"total": 1}`), Keep: time.Hour}))
 			f.counts(1, 1)
 			f.exec(`UPDATE jobgen.jobs SET run_at = clock_timestamp()`)
 			n := f.one(f.claim(10))

@@ -155,6 +155,19 @@ func TestReplaceRevivesADeadJobAsAnyEnqueueDoes(t *testing.T) {
 	f.expect(true, `SELECT status = 'queued' AND attempt = 0 AND crashes = 0 AND max_attempts = 3 AND payload->>'note' = 'new' FROM jobgen.jobs`)
 }
 
+// The wish to cancel a start that crashed is about what was to be done then.
+func TestReplaceTakesBackTheWishToCancel(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	ref := f.enqueue("old")
+	f.exec("UPDATE jobgen.jobs SET cancel_reason = 'why'")
+	f.exec("INSERT INTO jobgen.job_cancel (job_id, worker_id, reason) VALUES ($1, gen_random_uuid(), 'why')", ref.ID)
+	if got := f.enqueue("new", jobs.Replace()); got.ID != ref.ID || !got.Replaced {
+		t.Errorf("%+v", got)
+	}
+	f.expect("new", `SELECT concat(payload->>'note', cancel_reason, (SELECT reason FROM jobgen.job_cancel)) FROM jobgen.jobs`)
+}
+
 // A claim that has not committed, or a transaction that owns the job by lock: the job still looks as if it waited.
 func TestReplaceDoesNotWaitForWhoeverRunsTheJob(t *testing.T) {
 	t.Parallel()

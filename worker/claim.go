@@ -225,7 +225,7 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 	for i, c := range batch {
 		h := &space[i]
 		h.Claimed, h.handler, h.owner = c, w.reg.handlers[c.Kind], self.ID
-		if c.Recorded {
+		if c.Recorded && c.Cancel == nil {
 			// The key's work is on record already (G6): this row only has to go.
 			if w.ledger.enter(self.ID, h) {
 				w.outcomes.put(outcome{hold: h})

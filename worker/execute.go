@@ -158,7 +158,7 @@ func (e *failedError) Error() string { return e.Failure.Error }
 
 // success is what finishing h with result writes.
 func (h *hold) success(result []byte) engine.Success {
-	return engine.Success{Hold: h.name(), Record: h.handler.result || h.Key != "", Result: result, Keep: h.handler.keep, Then: h.Then}
+	return engine.Success{Hold: h.name(), Kind: h.Kind, Key: h.Key, Record: h.handler.result || h.Key != "", Result: result, Keep: h.handler.keep, Then: h.Then}
 }
 
 // failure is what failing h with err writes.

@@ -186,7 +186,7 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 	c, _ := job.Job()
 	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, entered: now(), locked: true}
 	h.runner.Store(goroutine)
-	if c.Recorded {
+	if c.Recorded && c.Cancel == nil {
 		// The key's work is on record already (G6): this row only has to go.
 		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
 			job.Rollback(w.handlers)

@@ -293,6 +293,29 @@ func TestLockCancellationOutlivesTheProcessThatWasAsked(t *testing.T) {
 	}
 }
 
+// In its own transaction the job's lock keeps nobody out: what its handler asks of its own job is answered as elsewhere.
+func TestHandlerThatCancelsItsOwnJobAndSucceeds(t *testing.T) {
+	t.Parallel()
+	for name, lock := range map[string]bool{"lease": false, "lock": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := database(t)
+			spec := answering("t.self")
+			spec.Lock = lock
+			start(t, pool, worker.Config{}, transactional(spec, func(ctx context.Context, tx pgx.Tx, j *jobs.Job[task]) (string, error) {
+				answer, err := jobs.Cancel(ctx, tx, j.ID, "itself")
+				return string(answer), errors.Join(err, leave(ctx, tx, 1, "effect"))
+			}))
+			if got, err := await(t, pool, enqueue(t, pool, spec, task{})); got != string(jobs.CancelAsked) || err != nil {
+				t.Errorf("got %q, %v", got, err)
+			}
+			if n := one[int](t, pool, `SELECT count(*) - (SELECT count(*) FROM jobgen.job_attempt) FROM effect`); n != 1 {
+				t.Errorf("%d effects less attempts", n)
+			}
+		})
+	}
+}
+
 // One job kills its process whenever it runs. It ends dead after a bounded number of crashes, and the jobs that ran
 // beside it succeed. No lease has run out by then.
 func TestG8LockPoisonDiesAndItsNeighboursDoNot(t *testing.T) {

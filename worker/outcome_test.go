@@ -401,6 +401,34 @@ func TestACrashDoesNotLoseACancellation(t *testing.T) {
 	}
 }
 
+// Nor if there is nothing to start, because the key is another job's by now: that one answers for the key, the record for the job.
+func TestG2ACancellationOfWhatIsSupersededIsOnRecord(t *testing.T) {
+	t.Parallel()
+	for name, lock := range map[string]bool{"lease": false, "lock": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := database(t)
+			spec := keyed("t.superseded")
+			spec.Lock = lock
+			ref := enqueue(t, pool, spec, task{})
+			if lock { // as it is found after a crash
+				execute(t, pool, `INSERT INTO jobgen.job_cancel (job_id, worker_id, reason) VALUES ($1, gen_random_uuid(), 'why')`, ref.ID)
+			} else {
+				execute(t, pool, `UPDATE jobgen.jobs SET cancel_reason = 'why'`)
+			}
+			execute(t, pool, `UPDATE jobgen.job_result SET job_id = $1`, ref.ID+1)
+			start(t, pool, worker.Config{}, transactional(spec, func(context.Context, pgx.Tx, *jobs.Job[task]) (string, error) {
+				t.Error("it was started")
+				return "", nil
+			}))
+			gone(t, pool, ref.ID)
+			if got := archived(t, pool, ref.ID); got != "cancelled after 0 attempts: why" {
+				t.Errorf("on record: %q", got)
+			}
+		})
+	}
+}
+
 // Cancellations race with claims, successes, failures and each other. Whatever wins, each job ends in one way, on record; one
 // that Cancel said was cancelled has not run since; and nothing is left behind.
 func TestG2CancellationsThatRace(t *testing.T) {

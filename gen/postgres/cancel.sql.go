@@ -81,6 +81,7 @@ const cancel = `-- name: Cancel :many
 WITH found AS MATERIALIZED (
   SELECT j.id, j.status FROM jobgen.jobs j
   WHERE j.id = ANY($1::bigint[]) AND (cardinality($2::text[]) = 0 OR j.kind = ANY($2::text[]))
+    AND j.id IS DISTINCT FROM nullif(current_setting('jobgen.job', true), '')::bigint
   FOR UPDATE SKIP LOCKED
 ), ended AS (
   DELETE FROM jobgen.jobs j
@@ -141,7 +142,8 @@ type CancelRow struct {
 // Cancel ends jobs that wait or are dead: in one statement they leave jobs, stand in job_archive, and their keys are free.
 // Of those that run it notes the wish in the row, where the statement that ends the attempt meets it, and tells their
 // workers. It waits for no job's row: one that somebody else has locked is owned by lock, if job_start says so, and its
-// worker is told; else it is locked, as a rule for a moment, and the caller asks again. A row that is changed while this
+// worker is told; else it is locked, as a rule for a moment, and the caller asks again. Its own job in a handler's transaction
+// that has it locked (jobgen.job) runs as well. A row that is changed while this
 // runs is locked first (found), so that DELETE and UPDATE see one form of it. Served by the primary keys (owned is LATERAL:
 // as a join, a plan made while the tables were empty walked all jobs).
 func (q *Queries) Cancel(ctx context.Context, arg CancelParams) ([]CancelRow, error) {

@@ -78,10 +78,7 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (done.id IN (SELECT put.job_id FROM put)
-                 OR coalesce((
-                   SELECT r.finished_at IS NULL AND r.job_id > done.id FROM jobgen.job_result r WHERE r.kind = done.kind AND r.key = done.key
-                 ), false))::bool AS recorded, (CASE WHEN $1::bool AND current_setting('jobgen.tx', true) = 'on'
+SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded, (CASE WHEN $1::bool AND current_setting('jobgen.tx', true) = 'on'
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done
 `
@@ -102,10 +99,9 @@ type CompleteRecordedRow struct {
 }
 
 // CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
-// only; in_tx likewise. An arbiter row that another job has taken over or finished is left alone, and recorded is false, unless
-// that job is a newer one that has not finished: then the key was handed over while this one ran (Replace), and what this one did
-// counts. (IN is a hashed subplan; the LEFT JOIN that was here became a nested loop over both CTEs, n² of them. What follows OR
-// is run for what IN does not find only.)
+// only; in_tx likewise. An arbiter row that another job has taken over or finished is left alone, and recorded is false;
+// HandedOver tells which of the two. (IN is a hashed subplan; the LEFT JOIN that was here became a nested loop over both
+// CTEs, n² of them.)
 func (q *Queries) CompleteRecorded(ctx context.Context, arg CompleteRecordedParams) ([]CompleteRecordedRow, error) {
 	rows, err := q.db.Query(ctx, completeRecorded,
 		arg.InTx,
@@ -126,6 +122,46 @@ func (q *Queries) CompleteRecorded(ctx context.Context, arg CompleteRecordedPara
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const handedOver = `-- name: HandedOver :many
+SELECT o.id::bigint AS id
+FROM (SELECT unnest($1::bigint[]) AS id, unnest($2::text[]) AS kind, unnest($3::text[]) AS key) o
+CROSS JOIN LATERAL (
+  SELECT FROM jobgen.job_result r
+  WHERE r.kind = o.kind AND r.key = o.key AND r.finished_at IS NULL AND r.job_id > o.id
+  OFFSET 0
+) newer
+`
+
+type HandedOverParams struct {
+	Ids   []int64
+	Kinds []string
+	Keys  []string
+}
+
+// HandedOver finds those of the jobs whose key is now a newer job's that has not finished: it was handed over while they ran
+// (Replace), and what they did counts. It is asked in a statement of its own, after the completion in the same transaction:
+// that one waits for a transaction that is handing the key over, and by its own snapshot the key would still be the job's. It has
+// locked the arbiter row, so the answer stands until the commit. Served by job_result's primary key.
+func (q *Queries) HandedOver(ctx context.Context, arg HandedOverParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, handedOver, arg.Ids, arg.Kinds, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

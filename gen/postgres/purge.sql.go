@@ -149,7 +149,11 @@ const unheardCancels = `-- name: UnheardCancels :many
 SELECT x.job_id, x.worker_id
 FROM jobgen.job_cancel x
 WHERE EXISTS (SELECT FROM jobgen.jobs j WHERE j.id = x.job_id AND j.worker_id IS DISTINCT FROM x.worker_id OFFSET 0)
-  AND NOT EXISTS (SELECT FROM jobgen.job_start s WHERE s.job_id = x.job_id AND s.worker_id = x.worker_id OFFSET 0)
+  AND NOT EXISTS (
+    SELECT FROM (SELECT s.worker_id FROM jobgen.job_start s WHERE s.job_id = x.job_id ORDER BY s.started_at DESC LIMIT 1) l
+    JOIN jobgen.workers w ON w.id = l.worker_id
+    WHERE l.worker_id = x.worker_id AND w.lost_at IS NULL
+  )
 LIMIT $1
 `
 
@@ -158,7 +162,8 @@ type UnheardCancelsRow struct {
 	WorkerID uuid.UUID
 }
 
-// UnheardCancels lists messages to workers that do not run their job any more, although the job is still there.
+// UnheardCancels lists messages to workers that do not run their job any more, although the job is still there: if it is owned
+// by lock, the last one that started it is another, or is lost.
 func (q *Queries) UnheardCancels(ctx context.Context, n int32) ([]UnheardCancelsRow, error) {
 	rows, err := q.db.Query(ctx, unheardCancels, n)
 	if err != nil {

@@ -132,13 +132,15 @@ type Claimed struct {
 // Hold is what a process has of a job after a claim.
 type Hold struct{ ID, Fence int64 }
 
-// Success is a hold whose handler succeeded. Record: write a job_result row, which lives for Keep.
+// Success is a hold whose handler succeeded. Record: write a job_result row, which lives for Keep; Kind and Key are for finding out
+// why there is none.
 type Success struct {
 	Hold
-	Record bool
-	Result []byte // JSON; nil: none
-	Keep   time.Duration
-	Then   []FollowUp // enqueued in the transaction that completes the hold, and only if that finds it
+	Kind, Key string
+	Record    bool
+	Result    []byte // JSON; nil: none
+	Keep      time.Duration
+	Then      []FollowUp // enqueued in the transaction that completes the hold, and only if that finds it
 }
 
 // FollowUp is an enqueue that waits for a job to succeed.

@@ -17,9 +17,10 @@ import (
 	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
-// refusals are the classes of errors that one row causes: data exception, constraint, limit of a value, check of a view,
-// and what triggers raise (RAISE EXCEPTION, and functions in other languages).
-var refusals = []string{"22", "23", "54", "44", "P0", "38", "39"}
+// refusals are the classes of errors that one row causes, or two that cannot stand in one statement: data exception,
+// cardinality (jobs of one key, one of which has taken it over from the other, that end together), constraint, limit of a
+// value, check of a view, and what triggers raise (RAISE EXCEPTION, and functions in other languages).
+var refusals = []string{"22", "21", "23", "54", "44", "P0", "38", "39"}
 
 // sqlError is the server's error, as *pgconn.PgError or as another driver's type (lib/pq's *pq.Error).
 type sqlError interface {

@@ -49,6 +49,9 @@ func finishThen(ctx context.Context, tx pgx.Tx, q *gen.Queries, id uuid.UUID, do
 		if err != nil {
 			return nil, err
 		}
+		if c.unrecorded, err = overtaken(ctx, q, form, c.unrecorded); err != nil {
+			return nil, err
+		}
 		all = append(all, c.ended...)
 		for _, id := range c.ended {
 			if !slices.Contains(c.unrecorded, id) { // its key's work is another job's, and so is what follows it

@@ -71,15 +71,20 @@ func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) 
 	}
 	ctx, cancel := ending(ctx)
 	defer cancel()
-	rows, err := gen.New(planned{l.tx, false}).CompleteLocked(ctx, gen.CompleteLockedParams{
+	q := gen.New(planned{l.tx, false})
+	rows, err := q.CompleteLocked(ctx, gen.CompleteLockedParams{
 		Record: done.Record, ID: l.job.ID, Attempt: int32(l.job.Attempt), WorkerID: id, Result: string(done.Result), KeepUs: done.Keep.Microseconds(),
 	})
 	switch {
 	case err == nil && (len(rows) == 0 || rows[0].Xact == 0):
 		return errEnded // and had begun another
 	case err == nil && !rows[0].Recorded:
-		return engine.ErrRecorded
-	case err == nil:
+		var lost []int64
+		if lost, err = overtaken(ctx, q, []engine.Success{done}, []int64{done.ID}); len(lost) > 0 {
+			return engine.ErrRecorded
+		}
+	}
+	if err == nil {
 		err = follow(ctx, l.tx, done.Then)
 	}
 	if err = translate(err); errors.Is(err, engine.ErrUnknown) {

@@ -431,7 +431,7 @@ func TestG11AnApplicationsStatementsArePlannedForTheTablesAsTheyAre(t *testing.T
 						return err
 					}
 				}
-				if err := finish(engine.Success{Hold: engine.Hold{ID: c.ID, Fence: c.Fence}, Record: record}); err != nil {
+				if err := finish(engine.Success{Hold: engine.Hold{ID: c.ID, Fence: c.Fence}, Kind: c.Kind, Key: c.Key, Record: record}); err != nil {
 					return err
 				}
 				rows += read(tx.(pgx.Tx)) - before

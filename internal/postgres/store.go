@@ -219,7 +219,7 @@ func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Succes
 // completed is what complete has done.
 type completed struct {
 	ended      []int64
-	unrecorded []int64 // those that were to leave a record and did not, because another job has done their key's work
+	unrecorded []int64 // those that were to leave a record and did not, because another job has their key
 	xact       int64   // in a handler's transaction: its id; 0: it is not the one that began
 }
 
@@ -250,6 +250,24 @@ func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.S
 		}
 	}
 	return c, translate(err)
+}
+
+// overtaken are those of the unrecorded whose key's work another job has done. Of the others the key was handed over while they ran.
+func overtaken(ctx context.Context, q *gen.Queries, done []engine.Success, unrecorded []int64) ([]int64, error) {
+	if len(unrecorded) == 0 {
+		return nil, nil
+	}
+	var arg gen.HandedOverParams
+	for _, d := range done {
+		if slices.Contains(unrecorded, d.ID) {
+			arg.Ids, arg.Kinds, arg.Keys = append(arg.Ids, d.ID), append(arg.Kinds, d.Kind), append(arg.Keys, d.Key)
+		}
+	}
+	handed, err := q.HandedOver(ctx, arg)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return slices.DeleteFunc(unrecorded, func(id int64) bool { return slices.Contains(handed, id) }), nil
 }
 
 func (s *Store) Fail(ctx context.Context, id uuid.UUID, failed []engine.Failure) ([]engine.Failed, error) {

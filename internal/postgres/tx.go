@@ -47,15 +47,19 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
-		c, err := complete(ctx, gen.New(fresh(tx)), id, []engine.Success{done}, true)
+		q := gen.New(fresh(tx))
+		c, err := complete(ctx, q, id, []engine.Success{done}, true)
 		switch {
 		case err == nil && len(c.ended) == 0:
 			err = engine.ErrLeaseLost
 		case err == nil && c.xact == 0:
 			err = errEnded
 		case err == nil && len(c.unrecorded) > 0:
-			err = engine.ErrRecorded
-		case err == nil:
+			if c.unrecorded, err = overtaken(ctx, q, []engine.Success{done}, c.unrecorded); len(c.unrecorded) > 0 {
+				err = engine.ErrRecorded
+			}
+		}
+		if err == nil {
 			err = translate(follow(ctx, tx, done.Then))
 		}
 		switch {

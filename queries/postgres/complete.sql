@@ -12,10 +12,9 @@ RETURNING id, (CASE WHEN @in_tx::bool AND current_setting('jobgen.tx', true) = '
 
 -- name: CompleteRecorded :many
 -- CompleteRecorded removes finished jobs and, in the same statement, records their results. The same rule: current holds
--- only; in_tx likewise. An arbiter row that another job has taken over or finished is left alone, and recorded is false, unless
--- that job is a newer one that has not finished: then the key was handed over while this one ran (Replace), and what this one did
--- counts. (IN is a hashed subplan; the LEFT JOIN that was here became a nested loop over both CTEs, n² of them. What follows OR
--- is run for what IN does not find only.)
+-- only; in_tx likewise. An arbiter row that another job has taken over or finished is left alone, and recorded is false;
+-- HandedOver tells which of the two. (IN is a hashed subplan; the LEFT JOIN that was here became a nested loop over both
+-- CTEs, n² of them.)
 WITH done AS (
   DELETE FROM jobgen.jobs j
   WHERE j.id = ANY(@ids::bigint[]) AND j.fence = ANY(@fences::bigint[]) AND j.worker_id = @worker_id::uuid
@@ -32,9 +31,19 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (done.id IN (SELECT put.job_id FROM put)
-                 OR coalesce((
-                   SELECT r.finished_at IS NULL AND r.job_id > done.id FROM jobgen.job_result r WHERE r.kind = done.kind AND r.key = done.key
-                 ), false))::bool AS recorded, (CASE WHEN @in_tx::bool AND current_setting('jobgen.tx', true) = 'on'
+SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded, (CASE WHEN @in_tx::bool AND current_setting('jobgen.tx', true) = 'on'
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done;
+
+-- name: HandedOver :many
+-- HandedOver finds those of the jobs whose key is now a newer job's that has not finished: it was handed over while they ran
+-- (Replace), and what they did counts. It is asked in a statement of its own, after the completion in the same transaction:
+-- that one waits for a transaction that is handing the key over, and by its own snapshot the key would still be the job's. It has
+-- locked the arbiter row, so the answer stands until the commit. Served by job_result's primary key.
+SELECT o.id::bigint AS id
+FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@kinds::text[]) AS kind, unnest(@keys::text[]) AS key) o
+CROSS JOIN LATERAL (
+  SELECT FROM jobgen.job_result r
+  WHERE r.kind = o.kind AND r.key = o.key AND r.finished_at IS NULL AND r.job_id > o.id
+  OFFSET 0
+) newer;

@@ -106,8 +106,8 @@ SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived;
 --
 -- It locks the key's arbiter row first, so that callers go one after the other, and then the job's row only if nobody has
 -- it: with the arbiter in hand, whoever has it is about to run the job (a claim in flight, or a transaction that owns it by
--- lock), and waiting for that could be waiting for a whole handler. The arbiter is locked by a subquery that runs before the
--- job is read (InitPlan). Served by the primary keys.
+-- lock), and waiting for that could be waiting for a whole handler. In the transaction that owns it (jobgen.job) it runs as well.
+-- The arbiter is locked by a subquery that runs before the job is read (InitPlan). Served by the primary keys.
 --
 -- run_at is never put to the left of a worker's mark. A job that is due keeps its place: in a queue that is behind, a steady
 -- stream would keep it at the end for ever. (While it is locked here a claim may pass it by; a sweep finds it.) In another
@@ -124,6 +124,7 @@ WITH arbiter AS MATERIALIZED (
          j.status = 'queued' AND j.queue = @queue AND j.priority = @priority AND j.run_at <= clock_timestamp() AS due
   FROM jobgen.jobs j
   WHERE j.id = (SELECT arbiter.job_id FROM arbiter) AND j.status IN ('queued', 'dead') AND j.kind = @kind AND j.key = @key
+    AND j.id IS DISTINCT FROM nullif(current_setting('jobgen.job', true), '')::bigint
   FOR UPDATE SKIP LOCKED
 ), content AS MATERIALIZED (
   SELECT w.id, w.dead, w.created_at, w.due,
@@ -143,6 +144,8 @@ WITH arbiter AS MATERIALIZED (
   FROM content c
   WHERE j.id = c.id
   RETURNING j.id
+), unasked AS (
+  DELETE FROM jobgen.job_cancel c WHERE c.job_id = ANY(ARRAY(SELECT replaced.id FROM replaced))
 ), handed AS (
   UPDATE jobgen.job_result r
   SET job_id = nextval('jobgen.job_id'), finished_at = NULL, expires_at = NULL, result = NULL

@@ -28,7 +28,8 @@ ROLLBACK TO SAVEPOINT jobgen;
 -- Lock takes the first due job by its row lock, which is all that owns it until the transaction ends; it changes nothing. The
 -- ranges are those of Claim; @skip are jobs to leave alone. The columns are those of the locked row itself, and not of a join with it: the row may be newer
 -- than the statement's snapshot. They are Claim's, without a fence. A wish to cancel that its worker died with is still a message. The LIMIT at the end stops at the first range that has one. Served by jobs_claim.
-SELECT c.id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
+-- jobgen.job tells what the handler sends in the same transaction whose transaction it is: its own lock does not keep it from the row.
+SELECT set_config('jobgen.job', c.id::text, true)::bigint AS id, 0::bigint AS fence, c.queue, c.kind, c.version, c.priority, c.run_at, (c.attempt + 1)::int AS attempt, c.max_attempts, c.crashes, c.key,
   c.payload, c.headers, c.deadline,
   coalesce(c.cancel_reason, (SELECT x.reason FROM jobgen.job_cancel x WHERE x.job_id = c.id)) AS cancel_reason, now()::timestamptz AS db_now,
   (c.key IS NOT NULL AND EXISTS (
@@ -54,7 +55,7 @@ LIMIT 1;
 
 -- name: LockSuspect :many
 -- LockSuspect is Lock for a job with two crashes or more; the caller runs nothing else. Served by jobs_suspect.
-SELECT q.id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
+SELECT set_config('jobgen.job', q.id::text, true)::bigint AS id, 0::bigint AS fence, q.queue, q.kind, q.version, q.priority, q.run_at, (q.attempt + 1)::int AS attempt, q.max_attempts, q.crashes, q.key,
   q.payload, q.headers, q.deadline,
   coalesce(q.cancel_reason, (SELECT x.reason FROM jobgen.job_cancel x WHERE x.job_id = q.id)) AS cancel_reason, now()::timestamptz AS db_now,
   (q.key IS NOT NULL AND EXISTS (
@@ -119,10 +120,7 @@ WITH done AS (
   WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
   RETURNING r.job_id
 )
-SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put)
-                 OR coalesce((
-                   SELECT r.finished_at IS NULL AND r.job_id > done.id FROM jobgen.job_result r WHERE r.kind = done.kind AND r.key = done.key
-                 ), false))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done;
 
