@@ -44,6 +44,7 @@ test-sql: ## enqueueing through sqlx, GORM, bun and ent, on pgx and lib/pq (TEST
 
 bench: ## measure against other queues and hand-written SQL (ARGS="-only features -rounds 5")
 	@scripts/ensure-postgres
+	@bench/peers/install
 	@cd bench && $(GO) run . $(ARGS)
 
 generate: ## sqlc's output and jobgen's

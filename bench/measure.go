@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"runtime"
@@ -47,7 +48,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			return nil, err
 		}
 	}
-	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, programs: programs{}}
+	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, programs: programs{node: nodeProgram(o.peers)}}
 	if o.baseline != "" {
 		folder, err := os.MkdirTemp("", "jobgen-bench-")
 		if err != nil {
@@ -64,6 +65,9 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 		return nil, err
 	}
 	r.Versions, r.Machine = versions(), machine()
+	if needsNode(o) == "" {
+		maps.Copy(r.Versions, nodeVersions())
+	}
 	p.header(r)
 
 	var run []contest
@@ -292,7 +296,7 @@ func versions() map[string]string {
 		return v
 	}
 	for _, m := range info.Deps {
-		for name, path := range map[string]string{"river": "github.com/riverqueue/river", "pgx": "github.com/jackc/pgx/v5"} {
+		for name, path := range map[string]string{"river": "github.com/riverqueue/river", "gue": "github.com/vgarvardt/gue/v5", "pgx": "github.com/jackc/pgx/v5"} {
 			if m.Path == path {
 				v[name] = strings.TrimPrefix(m.Version, "v")
 			}

@@ -29,11 +29,11 @@ func (riverArgs) Kind() string { return "bench.plain" }
 
 type riverWorker struct {
 	river.WorkerDefaults[riverArgs]
-	roll *roll
+	handle func(i int)
 }
 
 func (w *riverWorker) Work(_ context.Context, j *river.Job[riverArgs]) error {
-	w.roll.call(j.Args.N)
+	w.handle(j.Args.N)
 	return nil
 }
 
@@ -46,50 +46,64 @@ const (
 	riverConns    = 20
 )
 
-var drainRiver = entrant{
-	name: "river", label: "River", peer: riverPeer,
-	note: fmt.Sprintf("its fastest sensible settings: MaxWorkers %d (which is also its batch), FetchCooldown %s, FetchPollInterval %s, pool of %d; "+
-		"on its default cooldown of 100 ms it drains MaxWorkers jobs per cooldown", riverWorkers, riverCooldown, riverPoll, riverConns),
-	seed: func(ctx context.Context, url string, n int) error {
-		return withPool(ctx, url, 2, func(pool *pgxpool.Pool) error {
-			c, err := riverInserter(pool)
-			if err != nil {
+var (
+	drainRiver = riverDrain("river", "River", fmt.Sprintf("its fastest sensible settings: MaxWorkers %d (which is also its batch), FetchCooldown %s, FetchPollInterval %s, pool of %d",
+		riverWorkers, riverCooldown, riverPoll, riverConns), 0, river.Config{
+		FetchCooldown: riverCooldown, FetchPollInterval: riverPoll, JobTimeout: -1,
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
+	})
+	drainRiverDefaults = riverDrain("river-defaults", "River, default settings", riverDefaults, 20, river.Config{
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+	})
+)
+
+const riverDefaults = "MaxWorkers 100, which has no default; FetchCooldown 100ms, FetchPollInterval 1s"
+
+func riverDrain(name, label, note string, part int, config river.Config) entrant {
+	return entrant{
+		name: name, label: label, note: note, peer: riverPeer, part: part,
+		seed: func(ctx context.Context, url string, n int) error {
+			return withPool(ctx, url, 2, func(pool *pgxpool.Pool) error {
+				c, err := riverInserter(pool)
+				if err != nil {
+					return err
+				}
+				_, err = c.InsertManyFast(ctx, riverParams(n))
 				return err
-			}
-			_, err = c.InsertManyFast(ctx, riverParams(n))
-			return err
-		})
-	},
-	open: func(ctx context.Context, url string, n int) (*session, error) {
-		r := newRoll(n)
-		return openPool(ctx, url, riverConns, func(ctx context.Context, pool *pgxpool.Pool) error {
-			workers := river.NewWorkers()
-			river.AddWorker(workers, &riverWorker{roll: r})
-			c, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-				Logger: quiet(), Workers: workers, FetchCooldown: riverCooldown, FetchPollInterval: riverPoll, JobTimeout: -1,
-				Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
 			})
-			if err != nil {
-				return err
-			}
-			if err := c.Start(ctx); err != nil {
-				return err
-			}
-			if err := r.await(ctx, nil); err != nil {
-				return err
-			}
-			if err := c.Stop(ctx); err != nil {
-				return err
-			}
-			return r.verify()
-		})
-	},
-	verify: func(ctx context.Context, conn *pgx.Conn, n int) error {
-		if err := expect(ctx, conn, n, `SELECT count(*) FROM river_job WHERE state = 'completed'`); err != nil {
-			return err
-		}
-		return expect(ctx, conn, n, `SELECT count(*) FROM river_job`)
-	},
+		},
+		open: func(ctx context.Context, url string, n int) (*session, error) {
+			r := newRoll(n)
+			return openPool(ctx, url, riverConns, func(ctx context.Context, pool *pgxpool.Pool) error {
+				workers := river.NewWorkers()
+				river.AddWorker(workers, &riverWorker{handle: r.call})
+				config := config
+				config.Logger, config.Workers = quiet(), workers
+				c, err := river.NewClient(riverpgxv5.New(pool), &config)
+				if err != nil {
+					return err
+				}
+				if err := c.Start(ctx); err != nil {
+					return err
+				}
+				if err := r.await(ctx, nil); err != nil {
+					return err
+				}
+				if err := c.Stop(ctx); err != nil {
+					return err
+				}
+				return r.verify()
+			})
+		},
+		verify: riverDone,
+	}
+}
+
+func riverDone(ctx context.Context, conn *pgx.Conn, n int) error {
+	if err := expect(ctx, conn, n, `SELECT count(*) FROM river_job WHERE state = 'completed'`); err != nil {
+		return err
+	}
+	return expect(ctx, conn, n, `SELECT count(*) FROM river_job`)
 }
 
 func riverInserter(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/jobgen-go/jobgen/jobs"
+	"github.com/jobgen-go/jobgen/worker"
+)
+
+// How the jobs of the contest arrive: one at a time, at random, so that they meet a worker at any point of its polling.
+const (
+	arrival   = 20 * time.Millisecond // on average, exponentially distributed
+	warmUp    = 10                    // one in so many, the first, are not measured
+	collected = 200                   // one job in so many of a drain
+)
+
+var latencies = contest{
+	name: "latency", group: "peers", title: "From commit to the start of the handler, %s jobs",
+	jobs: func(n int) int { return max(n/collected, 2*warmUp) }, metrics: []metric{p50, p99},
+	note: fmt.Sprintf("One job every %s on average, at random, is enqueued by the worker's own process, on a connection of its own, to a worker that has nothing "+
+		"else to do. Measured from when the enqueue returns, which is after the COMMIT. The first tenth is not counted.", arrival),
+	entrants: []entrant{
+		latencyJobgen, latencySQL, latencyRiver(false), latencyRiver(true), latencyGue(false), latencyGue(true),
+		graphile("latency", "concurrentJobs 24, maxPoolSize 25, no local queue", 0),
+		graphile("latency-defaults", "concurrentJobs 1, maxPoolSize 10", 0),
+		pgBoss("latency", "a queue with notify, useListenNotify, batchSize 100, localConcurrency 2", 0),
+	},
+}
+
+// openLatency opens a session of a worker that start starts; the worker calls handle at the start of each handler. What
+// start returns enqueues job i and, in the end, stops the worker.
+func openLatency(conns int, start func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(i int)) (call, func() error, error)) func(context.Context, string, int) (*session, error) {
+	return func(ctx context.Context, url string, n int) (_ *session, err error) {
+		var open []*pgxpool.Pool
+		closeAll := func() {
+			for _, p := range open {
+				p.Close()
+			}
+		}
+		defer func() {
+			if err != nil {
+				closeAll()
+			}
+		}()
+		for _, size := range []int{conns, 1} {
+			pool, err := newPool(ctx, url, size)
+			if err != nil {
+				return nil, err
+			}
+			open = append(open, pool)
+		}
+		r := newRoll(n)
+		committed, started := make([]time.Time, n), make([]time.Time, n)
+		enqueue, stop, err := start(ctx, open[0], open[1], func(i int) {
+			if i >= 0 && i < n {
+				started[i] = time.Now()
+			}
+			r.call(i)
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &session{
+			close: closeAll,
+			run: func(ctx context.Context) error {
+				random := rand.New(rand.NewPCG(1, 2))
+				gap := time.NewTimer(0)
+				defer gap.Stop()
+				for i := range n {
+					select {
+					case <-gap.C:
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+					gap.Reset(time.Duration(random.ExpFloat64() * float64(arrival)))
+					if err := enqueue(ctx, i); err != nil {
+						return err
+					}
+					committed[i] = time.Now()
+				}
+				return errors.Join(r.await(ctx, nil), stop(), r.verify())
+			},
+			latencies: func() (p50, p99 float64) {
+				var all []float64
+				for i := n / warmUp; i < n; i++ {
+					all = append(all, started[i].Sub(committed[i]).Seconds())
+				}
+				slices.Sort(all)
+				return quantile(all, 0.50), quantile(all, 0.99)
+			},
+		}, nil
+	}
+}
+
+// quantile of sorted values.
+func quantile(sorted []float64, q float64) float64 {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+var latencyJobgen = entrant{
+	name: "jobgen", label: "jobgen", note: "default settings (worker.Config{}, pool of 4)", peer: jobgenPeer, verify: emptied,
+	open: openLatency(4, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+		var reg worker.Registry
+		worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
+			handle(j.Payload.N)
+			return nil
+		})
+		w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
+		if err != nil {
+			return nil, nil, err
+		}
+		running, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(running) }()
+		return func(ctx context.Context, i int) error {
+				_, err := jobs.Enqueue(ctx, enqueuer, plainKind, payload{N: i})
+				return err
+			}, func() error {
+				cancel()
+				return <-ended
+			}, nil
+	}),
+}
+
+// latencySQL is the floor: LISTEN, and at each notification claim all that is there.
+var latencySQL = entrant{
+	name: "sql", label: "hand-written SQL", note: "the floor: a LISTEN loop on one connection, plain pgx; claim and delete, each a commit", peer: jobgenPeer, verify: emptied,
+	open: openLatency(1, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, err := c.Exec(ctx, "LISTEN bench"); err != nil {
+			return nil, nil, err
+		}
+		running, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() {
+			defer c.Release()
+			err := handwrittenListen(running, c.Conn(), handle)
+			if running.Err() != nil {
+				err = nil
+			}
+			ended <- err
+		}()
+		const insert = `WITH job AS (INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ($1, $2, $3) RETURNING id) SELECT id, pg_notify('bench', '')::text FROM job`
+		return func(ctx context.Context, i int) error {
+				b, err := encode([]payload{{N: i}})
+				if err != nil {
+					return err
+				}
+				_, err = enqueuer.Exec(ctx, insert, queue, plainKind.Kind, b[0])
+				return err
+			}, func() error {
+				// The last job has started; it is removed before the next notification is awaited.
+				_, err := enqueuer.Exec(ctx, "SELECT pg_notify('bench', 'stop')")
+				err = errors.Join(err, <-ended)
+				cancel()
+				return err
+			}, nil
+	}),
+}
+
+func handwrittenListen(ctx context.Context, conn *pgx.Conn, handle func(int)) error {
+	for fence := 1; ; {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil || n.Payload == "stop" {
+			return err
+		}
+		for {
+			rows, err := conn.Query(ctx, handwrittenClaim, fence, "00000000-0000-0000-0000-000000000001", queue, handwrittenBatch)
+			if err != nil {
+				return err
+			}
+			fence++
+			ids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id int64, err error) {
+				var payload []byte
+				return id, row.Scan(&id, &payload)
+			})
+			if err != nil {
+				return err
+			}
+			if len(ids) == 0 {
+				break
+			}
+			for _, id := range ids {
+				handle(int(id - 1))
+			}
+			if _, err := conn.Exec(ctx, handwrittenComplete, ids); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func latencyRiver(defaults bool) entrant {
+	e := entrant{name: "river", label: "River", note: fmt.Sprintf("MaxWorkers 100, FetchCooldown %s, FetchPollInterval %s", riverCooldown, riverPoll), peer: riverPeer, verify: riverDone}
+	config := river.Config{
+		Logger: quiet(), FetchCooldown: riverCooldown, FetchPollInterval: riverPoll,
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+	}
+	if defaults {
+		e.name, e.label, e.note = "river-defaults", "River, default settings", riverDefaults
+		config.FetchCooldown, config.FetchPollInterval = 0, 0
+	}
+	e.open = openLatency(riverConns, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+		workers := river.NewWorkers()
+		river.AddWorker(workers, &riverWorker{handle: handle})
+		config := config
+		config.Workers = workers
+		c, err := river.NewClient(riverpgxv5.New(pool), &config)
+		if err != nil {
+			return nil, nil, err
+		}
+		inserter, err := riverInserter(enqueuer)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(ctx context.Context, i int) error {
+			_, err := inserter.Insert(ctx, riverArgs{N: i}, nil)
+			return err
+		}, func() error { return c.Stop(ctx) }, c.Start(ctx)
+	})
+	return e
+}
