@@ -29,12 +29,14 @@ type task struct {
 	Profile               string // file; empty: none
 }
 
-// answer is what a child says: first that it is ready, then its figures. Error ends it. P50 and P99 are latencies, in
-// seconds. What is 0 is not known.
+// answer is what a child says: first that it is ready, then its figures. Error ends it. What is 0 is not known.
 type answer struct {
 	Ready                   bool
 	Seconds, Client, Memory float64
-	P50, P99                float64
+	P50, P99                float64 // latencies, in seconds
+	First, Last             float64 // jobs per second at the beginning and at the end
+	Statements              float64
+	Jobs                    int // if they were more than the task says
 	Error                   string
 }
 
@@ -104,10 +106,9 @@ func (t task) work(in *bufio.Reader, out *json.Encoder) error {
 	if err := s.run(ctx); err != nil {
 		return err
 	}
-	a := answer{Seconds: time.Since(begin).Seconds(), Client: zero(ownCPU() - used), Memory: zero(ownMemory())}
-	if s.latencies != nil {
-		a.P50, a.P99 = s.latencies()
-	}
+	seconds, client := time.Since(begin).Seconds(), zero(ownCPU()-used)
+	a := s.figures
+	a.Seconds, a.Client, a.Memory = seconds, client, zero(ownMemory())
 	close(ended)
 	return out.Encode(a)
 }

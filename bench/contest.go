@@ -41,9 +41,9 @@ type entrant struct {
 
 // session is an entrant ready to go.
 type session struct {
-	run       func(ctx context.Context) error // what is measured; it returns when the last job is done and stored
-	latencies func() (p50, p99 float64)       // nil: not measured
-	close     func()
+	run     func(ctx context.Context) error // what is measured; it returns when the last job is done and stored
+	figures answer                          // further ones, which run has set
+	close   func()
 }
 
 // peer is a queue with tables of its own.
@@ -83,12 +83,23 @@ var contests = []contest{
 	latencies,
 	featureDrains,
 	featureEnqueues,
+	processes,
+	fullTables,
+	idleFleet,
+	held,
 }
 
 // groups in the order of the chapters of RESULTS.md.
-var groups = []struct{ name, title string }{
-	{"peers", "Others"},
-	{"features", "What features cost"},
+var groups = []struct {
+	name, title string
+	long        bool // runs only if it is named
+}{
+	{"peers", "Others", false},
+	{"features", "What features cost", false},
+	{"processes", "Several workers", false},
+	{"full", "Full tables", false},
+	{"idle", "Nothing to do", true},
+	{"hold", "A held snapshot", true},
 }
 
 // selectable are the names that -only takes: groups, and contests.
@@ -97,14 +108,34 @@ func selectable() (names []string) {
 		names = append(names, g.name)
 	}
 	for _, c := range contests {
-		names = append(names, c.name)
+		if !slices.Contains(names, c.name) {
+			names = append(names, c.name)
+		}
 	}
 	return names
 }
 
+// isGroup tells whether a name is that of a group, or of its only contest.
+func isGroup(name string) bool {
+	for _, g := range groups {
+		if g.name == name {
+			return true
+		}
+	}
+	return false
+}
+
 // runs tells whether the contest is selected.
 func (o options) runs(c contest) bool {
-	return len(o.only) == 0 || slices.Contains(o.only, c.name) || slices.Contains(o.only, c.group)
+	if len(o.only) > 0 {
+		return slices.Contains(o.only, c.name) || slices.Contains(o.only, c.group)
+	}
+	for _, g := range groups {
+		if g.name == c.group {
+			return !g.long
+		}
+	}
+	return false
 }
 
 // takingPart are the entrants of a contest that can run here.
@@ -135,7 +166,8 @@ type ratio struct {
 	key         string
 	says        string
 	metric      metric
-	ours, other []term
+	ours, other []term // without another, the figure itself
+	worst       bool   // of ours the smallest counts, not the sum
 }
 
 type term struct{ contest, entrant string }
@@ -151,22 +183,22 @@ func (r ratio) group() string {
 }
 
 // ratios are what targets are stated in. For rates more is better, for costs less.
-var ratios = slices.Concat(peerRatios, featureRatios)
+var ratios = slices.Concat(peerRatios, featureRatios, situationRatios)
 
 var peerRatios = slices.Concat(
 	[]ratio{
-		{"drain/floor", "drain, jobs/s: jobgen over the hand-written loop", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
-		{"drain-defaults/drain", "drain, jobs/s: jobgen on default settings over jobgen tuned", rate, []term{{"drain", "jobgen"}}, []term{{"drain", "jobgen-tuned"}}},
-		{"drain-results/river", "drain, jobs/s: jobgen with a result for each job over River without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "river"}}},
-		{"drain-results/drain", "drain, jobs/s: jobgen with a result for each job over jobgen without", rate, []term{{"drain", "jobgen-results"}}, []term{{"drain", "jobgen"}}},
-		{"cpu/floor", "drain, client + server CPU per job: jobgen over the hand-written loop", cpu, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
-		{"wal-drain/floor", "WAL per job, drain alone: jobgen over the hand-written loop", wal, []term{{"drain", "jobgen"}}, []term{{"drain", "sql"}}},
-		{"enqueue1/insert", "single enqueue, 1 connection, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue1", "jobgen"}}, []term{{"enqueue1", "sql"}}},
-		{"enqueue16/insert", "single enqueue, 16 connections, jobs/s: jobgen over a bare INSERT", rate, []term{{"enqueue16", "jobgen"}}, []term{{"enqueue16", "sql"}}},
-		{"enqueuemany/insert", "batch enqueue, jobs/s: EnqueueMany over a bare INSERT of arrays", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "sql"}}},
-		{"enqueuemany/copy", "batch enqueue, jobs/s: EnqueueMany over a bare COPY", rate, []term{{"enqueuemany", "jobgen"}}, []term{{"enqueuemany", "copy"}}},
-		{"latency-p50/floor", "commit to handler start, median: jobgen over the hand-written LISTEN loop", p50, []term{{"latency", "jobgen"}}, []term{{"latency", "sql"}}},
-		{"latency-p99/floor", "commit to handler start, 99th percentile: jobgen over the hand-written LISTEN loop", p99, []term{{"latency", "jobgen"}}, []term{{"latency", "sql"}}},
+		{key: "drain/floor", says: "drain, jobs/s: jobgen over the hand-written loop", metric: rate, ours: []term{{"drain", "jobgen"}}, other: []term{{"drain", "sql"}}},
+		{key: "drain-defaults/drain", says: "drain, jobs/s: jobgen on default settings over jobgen tuned", metric: rate, ours: []term{{"drain", "jobgen"}}, other: []term{{"drain", "jobgen-tuned"}}},
+		{key: "drain-results/river", says: "drain, jobs/s: jobgen with a result for each job over River without", metric: rate, ours: []term{{"drain", "jobgen-results"}}, other: []term{{"drain", "river"}}},
+		{key: "drain-results/drain", says: "drain, jobs/s: jobgen with a result for each job over jobgen without", metric: rate, ours: []term{{"drain", "jobgen-results"}}, other: []term{{"drain", "jobgen"}}},
+		{key: "cpu/floor", says: "drain, client + server CPU per job: jobgen over the hand-written loop", metric: cpu, ours: []term{{"drain", "jobgen"}}, other: []term{{"drain", "sql"}}},
+		{key: "wal-drain/floor", says: "WAL per job, drain alone: jobgen over the hand-written loop", metric: wal, ours: []term{{"drain", "jobgen"}}, other: []term{{"drain", "sql"}}},
+		{key: "enqueue1/insert", says: "single enqueue, 1 connection, jobs/s: jobgen over a bare INSERT", metric: rate, ours: []term{{"enqueue1", "jobgen"}}, other: []term{{"enqueue1", "sql"}}},
+		{key: "enqueue16/insert", says: "single enqueue, 16 connections, jobs/s: jobgen over a bare INSERT", metric: rate, ours: []term{{"enqueue16", "jobgen"}}, other: []term{{"enqueue16", "sql"}}},
+		{key: "enqueuemany/insert", says: "batch enqueue, jobs/s: EnqueueMany over a bare INSERT of arrays", metric: rate, ours: []term{{"enqueuemany", "jobgen"}}, other: []term{{"enqueuemany", "sql"}}},
+		{key: "enqueuemany/copy", says: "batch enqueue, jobs/s: EnqueueMany over a bare COPY", metric: rate, ours: []term{{"enqueuemany", "jobgen"}}, other: []term{{"enqueuemany", "copy"}}},
+		{key: "latency-p50/floor", says: "commit to handler start, median: jobgen over the hand-written LISTEN loop", metric: p50, ours: []term{{"latency", "jobgen"}}, other: []term{{"latency", "sql"}}},
+		{key: "latency-p99/floor", says: "commit to handler start, 99th percentile: jobgen over the hand-written LISTEN loop", metric: p99, ours: []term{{"latency", "jobgen"}}, other: []term{{"latency", "sql"}}},
 	},
 	against("river", "River", true), against("graphile-worker", "graphile-worker", true), against("pg-boss", "pg-boss", false), against("gue", "gue", true),
 )

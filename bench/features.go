@@ -59,9 +59,9 @@ var featureDrains = contest{
 }
 
 var featureRatios = []ratio{
-	{"drain/before", "drain, jobs/s: a job without any feature over the same at the checkout given by -baseline", rate, []term{{featureDrain, "plain"}}, []term{{featureDrain, "before"}}},
-	{"cpu/before", "drain, client + server CPU per job: the same", cpu, []term{{featureDrain, "plain"}}, []term{{featureDrain, "before"}}},
-	{"wal/before", "drain, WAL per job: the same", wal, []term{{featureDrain, "plain"}}, []term{{featureDrain, "before"}}},
+	{key: "drain/before", says: "drain, jobs/s: a job without any feature over the same at the checkout given by -baseline", metric: rate, ours: []term{{featureDrain, "plain"}}, other: []term{{featureDrain, "before"}}},
+	{key: "cpu/before", says: "drain, client + server CPU per job: the same", metric: cpu, ours: []term{{featureDrain, "plain"}}, other: []term{{featureDrain, "before"}}},
+	{key: "wal/before", says: "drain, WAL per job: the same", metric: wal, ours: []term{{featureDrain, "plain"}}, other: []term{{featureDrain, "before"}}},
 	drainRatio("middleware", "a middleware"),
 	drainRatio("log-off", "joblog, its level off"),
 	drainRatio("log-on", "joblog, a line for each job"),
@@ -76,7 +76,7 @@ var featureRatios = []ratio{
 	drainRatio("slots", "slots of the queue limited to 50"),
 	drainRatio("paused", "another queue of the worker, paused, with as many jobs in it"),
 	drainRatio("pgbouncer", "PgBouncer between worker and server"),
-	{"enqueue1/before", "single enqueue, jobs/s: without any feature over the same at the checkout given by -baseline", rate, []term{{featureEnqueue, "plain"}}, []term{{featureEnqueue, "before"}}},
+	{key: "enqueue1/before", says: "single enqueue, jobs/s: without any feature over the same at the checkout given by -baseline", metric: rate, ours: []term{{featureEnqueue, "plain"}}, other: []term{{featureEnqueue, "before"}}},
 	enqueueRatio("middleware", "plain", "a middleware"),
 	enqueueRatio("headers", "plain", "a header"),
 	enqueueRatio("sql", "plain", "database/sql on pgx's driver"),
@@ -88,7 +88,7 @@ var featureRatios = []ratio{
 }
 
 func drainRatio(name, says string) ratio {
-	return ratio{"drain-" + name + "/drain", "drain, jobs/s: with " + says + ", over plain jobs", rate, []term{{featureDrain, name}}, []term{{featureDrain, "plain"}}}
+	return ratio{key: "drain-" + name + "/drain", says: "drain, jobs/s: with " + says + ", over plain jobs", metric: rate, ours: []term{{featureDrain, name}}, other: []term{{featureDrain, "plain"}}}
 }
 
 func enqueueRatio(name, over, says string) ratio {
@@ -97,7 +97,7 @@ func enqueueRatio(name, over, says string) ratio {
 		under = "enqueue1-" + over
 	}
 	label := map[string]string{"plain": "plain ones", "key": "a new key", "key-taken": "a key that is taken"}[over]
-	return ratio{"enqueue1-" + name + "/" + under, "single enqueue, jobs/s: with " + says + ", over " + label, rate, []term{{featureEnqueue, name}}, []term{{featureEnqueue, over}}}
+	return ratio{key: "enqueue1-" + name + "/" + under, says: "single enqueue, jobs/s: with " + says + ", over " + label, metric: rate, ours: []term{{featureEnqueue, name}}, other: []term{{featureEnqueue, over}}}
 }
 
 var (

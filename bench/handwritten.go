@@ -43,6 +43,17 @@ var drainSQL = entrant{
 
 func handwrittenDrain(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	r := newRoll(n)
+	if err := handwrittenLoop(ctx, pool, r.call, func(context.Context) bool { return false }); err != nil {
+		return err
+	}
+	if left := r.left.Load(); left > 0 {
+		return fmt.Errorf("%d jobs not run", left)
+	}
+	return r.verify()
+}
+
+// handwrittenLoop goes on until there is nothing to claim and more says no.
+func handwrittenLoop(ctx context.Context, pool *pgxpool.Pool, handle func(i int), more func(context.Context) bool) error {
 	claimed := make(chan []int64, 1)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -62,8 +73,14 @@ func handwrittenDrain(ctx context.Context, pool *pgxpool.Pool, n int) error {
 				}
 				batch = append(batch, id)
 			}
-			if err := rows.Err(); err != nil || len(batch) == 0 {
+			if err := rows.Err(); err != nil {
 				return err
+			}
+			if len(batch) == 0 {
+				if !more(ctx) {
+					return nil
+				}
+				continue
 			}
 			select {
 			case claimed <- batch:
@@ -75,7 +92,7 @@ func handwrittenDrain(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	g.Go(func() error {
 		for batch := range claimed {
 			for _, id := range batch {
-				r.call(int(id - 1)) // a fresh database numbers from 1, in the order of the payloads
+				handle(int(id - 1)) // a fresh database numbers from 1, in the order of the payloads
 			}
 			tag, err := pool.Exec(ctx, handwrittenComplete, batch)
 			if err != nil {
@@ -87,13 +104,7 @@ func handwrittenDrain(ctx context.Context, pool *pgxpool.Pool, n int) error {
 		}
 		return nil
 	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if left := r.left.Load(); left > 0 {
-		return fmt.Errorf("%d jobs not run", left)
-	}
-	return r.verify()
+	return g.Wait()
 }
 
 func enqueueSQL(conns int) entrant {
@@ -116,6 +127,8 @@ func enqueueSQL(conns int) entrant {
 	}
 }
 
+const handwrittenInsert = `INSERT INTO jobgen.jobs (queue, kind, payload) SELECT $1, $2, unnest($3::jsonb[]) RETURNING id`
+
 var enqueueManySQL = entrant{
 	name: "sql", label: "bare INSERT", peer: jobgenPeer, note: "one statement into jobgen's table, payloads as an array; gives back the ids; wakes nobody",
 	open: func(ctx context.Context, url string, n int) (*session, error) {
@@ -125,7 +138,7 @@ var enqueueManySQL = entrant{
 			if err != nil {
 				return err
 			}
-			rows, err := pool.Query(ctx, `INSERT INTO jobgen.jobs (queue, kind, payload) SELECT $1, $2, unnest($3::jsonb[]) RETURNING id`, queue, plainKind.Kind, encoded)
+			rows, err := pool.Query(ctx, handwrittenInsert, queue, plainKind.Kind, encoded)
 			if err != nil {
 				return err
 			}

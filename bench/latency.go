@@ -70,35 +70,35 @@ func openLatency(conns int, start func(ctx context.Context, pool, enqueuer *pgxp
 		if err != nil {
 			return nil, err
 		}
-		return &session{
-			close: closeAll,
-			run: func(ctx context.Context) error {
-				random := rand.New(rand.NewPCG(1, 2))
-				gap := time.NewTimer(0)
-				defer gap.Stop()
-				for i := range n {
-					select {
-					case <-gap.C:
-					case <-ctx.Done():
-						return ctx.Err()
-					}
-					gap.Reset(time.Duration(random.ExpFloat64() * float64(arrival)))
-					if err := enqueue(ctx, i); err != nil {
-						return err
-					}
-					committed[i] = time.Now()
+		s := &session{close: closeAll}
+		s.run = func(ctx context.Context) error {
+			random := rand.New(rand.NewPCG(1, 2))
+			gap := time.NewTimer(0)
+			defer gap.Stop()
+			for i := range n {
+				select {
+				case <-gap.C:
+				case <-ctx.Done():
+					return ctx.Err()
 				}
-				return errors.Join(r.await(ctx, nil), stop(), r.verify())
-			},
-			latencies: func() (p50, p99 float64) {
-				var all []float64
-				for i := n / warmUp; i < n; i++ {
-					all = append(all, started[i].Sub(committed[i]).Seconds())
+				gap.Reset(time.Duration(random.ExpFloat64() * float64(arrival)))
+				if err := enqueue(ctx, i); err != nil {
+					return err
 				}
-				slices.Sort(all)
-				return quantile(all, 0.50), quantile(all, 0.99)
-			},
-		}, nil
+				committed[i] = time.Now()
+			}
+			if err := errors.Join(r.await(ctx, nil), stop(), r.verify()); err != nil {
+				return err
+			}
+			var all []float64
+			for i := n / warmUp; i < n; i++ {
+				all = append(all, started[i].Sub(committed[i]).Seconds())
+			}
+			slices.Sort(all)
+			s.figures.P50, s.figures.P99 = quantile(all, 0.50), quantile(all, 0.99)
+			return nil
+		}
+		return s, nil
 	}
 }
 

@@ -197,8 +197,8 @@ func (b *bench) race(ctx context.Context, t task, command []string) (one sample,
 	}
 	to, err := b.meter.read(ctx)
 	return sample{
-		jobs: t.Jobs, seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
-		p50: known(a.P50), p99: known(a.P99),
+		jobs: max(t.Jobs, a.Jobs), seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
+		p50: known(a.P50), p99: known(a.P99), first: known(a.First), last: known(a.Last), queries: known(a.Statements),
 	}, err
 }
 

@@ -48,14 +48,16 @@ const (
 
 var (
 	drainRiver = riverDrain("river", "River", fmt.Sprintf("its fastest sensible settings: MaxWorkers %d (which is also its batch), FetchCooldown %s, FetchPollInterval %s, pool of %d",
-		riverWorkers, riverCooldown, riverPoll, riverConns), 0, river.Config{
-		FetchCooldown: riverCooldown, FetchPollInterval: riverPoll, JobTimeout: -1,
-		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
-	})
+		riverWorkers, riverCooldown, riverPoll, riverConns), 0, riverFast)
 	drainRiverDefaults = riverDrain("river-defaults", "River, default settings", riverDefaults, 20, river.Config{
 		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
 	})
 )
+
+var riverFast = river.Config{
+	FetchCooldown: riverCooldown, FetchPollInterval: riverPoll, JobTimeout: -1,
+	Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
+}
 
 const riverDefaults = "MaxWorkers 100, which has no default; FetchCooldown 100ms, FetchPollInterval 1s"
 

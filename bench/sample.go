@@ -17,6 +17,9 @@ type sample struct {
 	memory  float64 // bytes: the largest resident set of the entrant's process
 	p50     float64 // seconds from a job's commit to its start
 	p99     float64
+	first   float64 // jobs per second at the beginning, and at the end
+	last    float64
+	queries float64 // statements that the entrant has sent
 }
 
 // metric is a figure made of a sample.
@@ -37,13 +40,23 @@ var (
 	dead    = metric{"dead_rows_per_job", "dead rows/job", false, func(s sample) float64 { return s.dead / float64(s.jobs) }}
 	p50     = metric{"latency_p50_ms", "ms p50", false, func(s sample) float64 { return s.p50 * 1e3 }}
 	p99     = metric{"latency_p99_ms", "ms p99", false, func(s sample) float64 { return s.p99 * 1e3 }}
+	first   = metric{"first_jobs_per_s", "jobs/s, first", true, func(s sample) float64 { return s.first }}
+	last    = metric{"last_jobs_per_s", "jobs/s, last", true, func(s sample) float64 { return s.last }}
+	hold    = metric{"last_over_first", "last/first", true, func(s sample) float64 { return s.last / s.first }}
 	memory  = metric{"client_memory_mb", "client MB", false, func(s sample) float64 { return s.memory / (1 << 20) }}
+)
+
+// of idle workers, each of which is a job
+var (
+	statements = metric{"statements_per_worker_s", "statements/worker/s", false, func(s sample) float64 { return s.queries / float64(s.jobs) / s.seconds }}
+	busy       = metric{"server_core_percent", "server, % of a core", false, func(s sample) float64 { return 100 * s.server / s.seconds }}
+	clientBusy = metric{"client_core_percent", "client, % of a core", false, func(s sample) float64 { return 100 * s.client / s.seconds }}
 )
 
 var metrics = []metric{rate, client, server, cpu, wal, commits, dead, memory}
 
 // recorded is all that results.json holds of a contest, if it is known
-var recorded = append(slices.Clone(metrics), p50, p99)
+var recorded = append(slices.Clone(metrics), p50, p99, first, last, hold, statements, busy, clientBusy)
 
 // spread is a median with the smallest and the largest value beside it.
 type spread struct {
@@ -85,13 +98,26 @@ func (s samples) ratio(r ratio) spread {
 		}
 		return total
 	}
+	ours := sum
+	if r.worst {
+		ours = func(terms []term, round int) float64 {
+			worst := math.Inf(1)
+			for _, t := range terms {
+				worst = min(worst, r.metric.of(s[t][round]))
+			}
+			return worst
+		}
+	}
 	rounds := math.MaxInt
 	for _, t := range slices.Concat(r.ours, r.other) {
 		rounds = min(rounds, len(s[t]))
 	}
 	values := make([]float64, rounds)
 	for i := range values {
-		values[i] = sum(r.ours, i) / sum(r.other, i)
+		values[i] = ours(r.ours, i)
+		if len(r.other) > 0 {
+			values[i] /= sum(r.other, i)
+		}
 	}
 	return spreadOf(values)
 }

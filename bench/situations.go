@@ -1,0 +1,343 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/jobgen-go/jobgen/jobs"
+	"github.com/jobgen-go/jobgen/worker"
+)
+
+// What happens when there are several workers, none has anything to do, the tables are full, or vacuum can remove nothing.
+
+var processes = contest{
+	name: "processes", group: "processes", title: "Drain of %s no-op jobs by several workers", jobs: all,
+	note: "Each worker has a pool, a lease and loops of its own, as a process has; all are in one process here, and share its two cores with the server.",
+	entrants: []entrant{
+		drainWorkers(1), drainWorkers(2), drainWorkers(4), drainWorkers(8),
+	},
+}
+
+var fullTables = contest{
+	name: "full", group: "full", title: "Drain of %s no-op jobs from tables that hold others", jobs: all,
+	note: fmt.Sprintf("Beside each job that is drained there are %d results of finished ones on record, a dead one, and one for next week, of higher priority.", finished),
+	entrants: []entrant{
+		variant{name: "empty", label: "nothing else", note: "default settings"}.entrant(),
+		drainFull,
+	},
+}
+
+var idleFleet = contest{
+	name: "idle", group: "idle", title: "%s idle workers, each with a LISTEN connection", metrics: []metric{statements, busy, clientBusy},
+	jobs: func(n int) int { return min(n/50, 100) },
+	note: "On default settings, in one process. They have been idle for a while when the clock starts: 15 seconds for 100 of them, which are then watched for half a minute.",
+	entrants: []entrant{{
+		name: "jobgen", label: "jobgen", note: "per worker; the server's CPU is that of all", peer: jobgenPeer, open: openIdle,
+		verify: emptied,
+	}},
+}
+
+var held = contest{
+	name: "hold", group: "hold", title: "A snapshot held for %s seconds under load",
+	jobs: func(n int) int { return max(n/1666, 1) }, metrics: []metric{first, last, hold},
+	note: fmt.Sprintf("A REPEATABLE READ transaction that has read stays open, so vacuum removes nothing. Meanwhile jobs are enqueued, %d at a time, whenever fewer than %d wait. "+
+		"First and last: the first and the last sixth of the time.", holdBatch, holdBacklog),
+	entrants: []entrant{holdJobgen, holdSQL, holdRiver},
+}
+
+var situationRatios = []ratio{
+	{key: "processes-worst/one", says: "drain, jobs/s: the slowest of 2, 4 and 8 workers over one", metric: rate, worst: true,
+		ours: []term{{"processes", "2"}, {"processes", "4"}, {"processes", "8"}}, other: []term{{"processes", "1"}}},
+	{key: "full/empty", says: "drain, jobs/s: from full tables over from tables with nothing else", metric: rate, ours: []term{{"full", "full"}}, other: []term{{"full", "empty"}}},
+	{key: "cpu-full/empty", says: "drain, client + server CPU per job: the same", metric: cpu, ours: []term{{"full", "full"}}, other: []term{{"full", "empty"}}},
+	{key: "hold-last/hold-first", says: "a snapshot held, jobs/s: jobgen in the last sixth of the time over the first", metric: hold, ours: []term{{"hold", "jobgen"}}},
+	{key: "hold-last/hold-first-river", says: "the same of River", metric: hold, ours: []term{{"hold", "river"}}},
+	{key: "hold-last/hold-first-sql", says: "the same of the hand-written loop", metric: hold, ours: []term{{"hold", "sql"}}},
+}
+
+func drainWorkers(k int) entrant {
+	name := fmt.Sprint(k)
+	return entrant{
+		name: name, label: strings.TrimSuffix(name+" workers", map[bool]string{true: "s"}[k == 1]), note: "default settings", peer: jobgenPeer, verify: emptied,
+		seed: func(ctx context.Context, url string, n int) error { return seedJobgen(ctx, url, plainKind, n) },
+		open: func(ctx context.Context, url string, n int) (*session, error) {
+			r := newRoll(n)
+			start, closeAll, err := openWorkers(ctx, url, k, r.call, nil)
+			return &session{close: closeAll, run: func(ctx context.Context) error {
+				stop := start(ctx)
+				return errors.Join(r.await(ctx, nil), stop(), r.verify())
+			}}, err
+		},
+	}
+}
+
+// openWorkers makes k workers, each with a pool of its own, on which tracer sees all statements.
+func openWorkers(ctx context.Context, url string, k int, handle func(int), tracer pgx.QueryTracer) (start func(context.Context) (stop func() error), closeAll func(), err error) {
+	var reg worker.Registry
+	worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
+		handle(j.Payload.N)
+		return nil
+	})
+	var pools []*pgxpool.Pool
+	closeAll = func() {
+		for _, p := range pools {
+			p.Close()
+		}
+	}
+	workers := make([]*worker.Worker, k)
+	for i := range workers {
+		config, err := pgxpool.ParseConfig(url)
+		if err != nil {
+			return nil, closeAll, err
+		}
+		config.ConnConfig.Tracer = tracer
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if err != nil {
+			return nil, closeAll, err
+		}
+		pools = append(pools, pool)
+		if workers[i], err = worker.New(pool, &reg, worker.Config{Logger: quiet()}); err != nil {
+			return nil, closeAll, err
+		}
+	}
+	return func(ctx context.Context) func() error {
+		running, cancel := context.WithCancel(ctx)
+		ended := make(chan error, k)
+		for _, w := range workers {
+			go func() { ended <- w.Run(running) }()
+		}
+		return func() (err error) {
+			cancel()
+			for range workers {
+				err = errors.Join(err, <-ended)
+			}
+			return err
+		}
+	}, closeAll, nil
+}
+
+// finished is how many results there are on record for each job of the drain from full tables.
+const finished = 10
+
+var drainFull = func() entrant {
+	e := variant{name: "full", label: "full tables", note: "default settings"}.entrant()
+	seed := e.seed
+	e.seed = func(ctx context.Context, url string, n int) error {
+		err := withPool(ctx, url, 1, func(pool *pgxpool.Pool) error {
+			for _, fill := range []string{
+				`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at, result)
+				 SELECT 'bench.done', i::text, 1000000000 + i, clock_timestamp(), clock_timestamp() + interval '1 day', '{}' FROM generate_series(1, $1::int * 10) i`,
+				`INSERT INTO jobgen.jobs (id, queue, kind, payload, status, attempt) SELECT 2000000000 + i, 'bench', 'bench.plain', '{"n": -1}', 'dead', 20 FROM generate_series(1, $1::int) i`,
+				`INSERT INTO jobgen.jobs (id, queue, kind, payload, priority, run_at) SELECT 3000000000 + i, 'bench', 'bench.plain', '{"n": -1}', 5, now() + interval '7 days' FROM generate_series(1, $1::int) i`,
+			} {
+				if _, err := pool.Exec(ctx, fill, n); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return seed(ctx, url, n)
+	}
+	e.verify = func(ctx context.Context, conn *pgx.Conn, n int) error {
+		return expect(ctx, conn, 2*n, `SELECT count(*) FROM jobgen.jobs WHERE status = 'dead' OR run_at > now()`)
+	}
+	return e
+}()
+
+// counter counts statements.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func openIdle(ctx context.Context, url string, k int) (*session, error) {
+	var c counter
+	start, closeAll, err := openWorkers(ctx, url, k, func(int) {}, &c)
+	if err != nil {
+		closeAll()
+		return nil, err
+	}
+	stop := start(ctx)
+	settle := time.Duration(k) * 150 * time.Millisecond
+	if err := pause(ctx, settle); err != nil {
+		return nil, err
+	}
+	s := &session{close: func() { _ = stop(); closeAll() }}
+	s.run = func(ctx context.Context) error {
+		before := c.n.Load()
+		if err := pause(ctx, 2*settle); err != nil {
+			return err
+		}
+		s.figures.Statements = float64(c.n.Load() - before)
+		return nil
+	}
+	return s, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+const (
+	holdBatch   = 1000
+	holdBacklog = 5000
+	holdParts   = 6
+	holdMost    = 200_000 // jobs per second; no queue is faster
+)
+
+// openHold opens a session in which a worker works under a held snapshot for n seconds. What start returns enqueues
+// a batch of payloads and, in the end, stops the worker.
+func openHold(conns int, start func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (enqueue func(context.Context, []payload) error, stop func() error, err error)) func(context.Context, string, int) (*session, error) {
+	return func(ctx context.Context, url string, n int) (*session, error) {
+		length := time.Duration(n) * time.Second
+		r := newRoll(int(length.Seconds()*holdMost) + holdBacklog)
+		var called atomic.Int64
+		s := &session{}
+		holder, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return nil, err
+		}
+		inner, err := openPool(ctx, url, conns, func(ctx context.Context, pool *pgxpool.Pool) error {
+			if _, err := holder.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class"); err != nil {
+				return err
+			}
+			enqueue, stop, err := start(ctx, pool, func(i int) { r.call(i); called.Add(1) })
+			if err != nil {
+				return err
+			}
+			enqueued := 0
+			begin := time.Now()
+			var parts [holdParts]float64 // jobs called by the end of each
+			for part := 0; part < holdParts; {
+				for part < holdParts && time.Since(begin) >= length*time.Duration(part+1)/holdParts {
+					parts[part] = float64(called.Load())
+					part++
+				}
+				if enqueued-int(called.Load()) >= holdBacklog {
+					if err := pause(ctx, time.Millisecond); err != nil {
+						return err
+					}
+					continue
+				}
+				batch := make([]payload, holdBatch)
+				for i := range batch {
+					batch[i].N = enqueued + i
+				}
+				if err := enqueue(ctx, batch); err != nil {
+					return err
+				}
+				enqueued += len(batch)
+			}
+			for int(called.Load()) < enqueued {
+				if err := pause(ctx, time.Millisecond); err != nil {
+					return fmt.Errorf("%d of %d jobs called: %w", called.Load(), enqueued, err)
+				}
+			}
+			each := length.Seconds() / holdParts
+			s.figures = answer{Jobs: enqueued, First: parts[0] / each, Last: (parts[holdParts-1] - parts[holdParts-2]) / each}
+			return errors.Join(stop(), r.verify())
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.run = inner.run
+		s.close = func() { inner.close(); _ = holder.Close(context.WithoutCancel(ctx)) }
+		return s, nil
+	}
+}
+
+var holdJobgen = entrant{
+	name: "jobgen", label: "jobgen", note: "default settings; jobs.EnqueueMany", peer: jobgenPeer, verify: emptied,
+	open: openHold(4, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
+		var reg worker.Registry
+		worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
+			handle(j.Payload.N)
+			return nil
+		})
+		w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
+		if err != nil {
+			return nil, nil, err
+		}
+		running, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(running) }()
+		return func(ctx context.Context, ps []payload) error {
+				_, err := jobs.EnqueueMany(ctx, pool, plainKind, ps)
+				return err
+			}, func() error {
+				cancel()
+				return <-ended
+			}, nil
+	}),
+}
+
+var holdSQL = entrant{
+	name: "sql", label: "hand-written SQL", note: "the floor of the drain, which looks again after a millisecond when there is nothing; an INSERT of arrays", peer: jobgenPeer, verify: emptied,
+	open: openHold(3, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
+		var stopped atomic.Bool
+		ended := make(chan error, 1)
+		go func() {
+			ended <- handwrittenLoop(ctx, pool, handle, func(ctx context.Context) bool {
+				return !stopped.Load() && pause(ctx, time.Millisecond) == nil
+			})
+		}()
+		return func(ctx context.Context, ps []payload) error {
+				encoded, err := encode(ps)
+				if err != nil {
+					return err
+				}
+				_, err = pool.Exec(ctx, handwrittenInsert, queue, plainKind.Kind, encoded)
+				return err
+			}, func() error {
+				stopped.Store(true)
+				return <-ended
+			}, nil
+	}),
+}
+
+var holdRiver = entrant{
+	name: "river", label: "River", note: "the settings of its drain; InsertManyFast", peer: riverPeer,
+	verify: func(ctx context.Context, conn *pgx.Conn, _ int) error {
+		return expect(ctx, conn, 0, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
+	},
+	open: openHold(riverConns, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
+		workers := river.NewWorkers()
+		river.AddWorker(workers, &riverWorker{handle: handle})
+		config := riverFast
+		config.Logger, config.Workers = quiet(), workers
+		c, err := river.NewClient(riverpgxv5.New(pool), &config)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(ctx context.Context, ps []payload) error {
+			params := make([]river.InsertManyParams, len(ps))
+			for i, p := range ps {
+				params[i].Args = riverArgs(p)
+			}
+			_, err := c.InsertManyFast(ctx, params)
+			return err
+		}, func() error { return c.Stop(ctx) }, c.Start(ctx)
+	}),
+}
