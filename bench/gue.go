@@ -111,7 +111,7 @@ func drainGue(defaults bool, part int) entrant {
 func latencyGue(defaults bool) entrant {
 	e := drainGue(defaults, 0)
 	e.seed = nil
-	e.open = openLatency(gueWorkers, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+	e.open = openLatency(trickle, gueWorkers, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
 		enqueue, err := gueEnqueue(enqueuer)
 		if err != nil {
 			return nil, nil, err

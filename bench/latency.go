@@ -17,29 +17,43 @@ import (
 	"github.com/jobgen-go/jobgen/worker"
 )
 
-// How the jobs of the contest arrive: one at a time, at random, so that they meet a worker at any point of its polling.
+// arrivals is how jobs arrive: one at a time, least apart and further by an exponentially distributed time of that mean, so
+// that they meet a worker at any point of its polling.
+type arrivals struct{ least, mean time.Duration }
+
+var (
+	trickle = arrivals{0, 20 * time.Millisecond}
+	seldom  = arrivals{300 * time.Millisecond, 100 * time.Millisecond} // each finds a worker that has gone to sleep
+)
+
 const (
-	arrival   = 20 * time.Millisecond // on average, exponentially distributed
-	warmUp    = 10                    // one in so many, the first, are not measured
-	collected = 200                   // one job in so many of a drain
+	warmUp    = 10  // one in so many, the first, are not measured
+	collected = 200 // one job in so many of a drain
 )
 
 var latencies = contest{
 	name: "latency", group: "peers", title: "From commit to the start of the handler, %s jobs",
 	jobs: func(n int) int { return max(n/collected, 2*warmUp) }, metrics: []metric{p50, p99},
 	note: fmt.Sprintf("One job every %s on average, at random, is enqueued by the worker's own process, on a connection of its own, to a worker that has nothing "+
-		"else to do. Measured from when the enqueue returns, which is after the COMMIT. The first tenth is not counted.", arrival),
+		"else to do. Measured from when the enqueue returns, which is after the COMMIT. The first tenth is not counted.", trickle.mean),
 	entrants: []entrant{
-		latencyJobgen, latencySQL, latencyRiver(false), latencyRiver(true), latencyGue(false), latencyGue(true),
+		latencyJobgen(trickle), latencySQL(trickle), latencyRiver(trickle, false), latencyRiver(trickle, true), latencyGue(false), latencyGue(true),
 		graphile("latency", "concurrentJobs 24, maxPoolSize 25, no local queue", 0),
 		graphile("latency-defaults", "concurrentJobs 1, maxPoolSize 10", 0),
 		pgBoss("latency", "a queue with notify, useListenNotify, batchSize 100, localConcurrency 2", 0),
 	},
 }
 
+var latenciesIdle = contest{
+	name: "latency-idle", group: "peers", title: "From commit to the start of the handler, %s jobs, each for an idle worker",
+	jobs: func(n int) int { return max(n/10/collected, warmUp/2) }, metrics: []metric{p50, p99},
+	note:     fmt.Sprintf("The same, but at least %s apart.", seldom.least),
+	entrants: []entrant{latencyJobgen(seldom), latencySQL(seldom), latencyRiver(seldom, false)},
+}
+
 // openLatency opens a session of a worker that start starts; the worker calls handle at the start of each handler. What
 // start returns enqueues job i and, in the end, stops the worker.
-func openLatency(conns int, start func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(i int)) (call, func() error, error)) func(context.Context, string, int) (*session, error) {
+func openLatency(a arrivals, conns int, start func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(i int)) (call, func() error, error)) func(context.Context, string, int) (*session, error) {
 	return func(ctx context.Context, url string, n int) (_ *session, err error) {
 		var open []*pgxpool.Pool
 		closeAll := func() {
@@ -81,7 +95,7 @@ func openLatency(conns int, start func(ctx context.Context, pool, enqueuer *pgxp
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-				gap.Reset(time.Duration(random.ExpFloat64() * float64(arrival)))
+				gap.Reset(a.least + time.Duration(random.ExpFloat64()*float64(a.mean)))
 				if err := enqueue(ctx, i); err != nil {
 					return err
 				}
@@ -107,68 +121,72 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-var latencyJobgen = entrant{
-	name: "jobgen", label: "jobgen", note: "default settings (worker.Config{}, pool of 4)", peer: jobgenPeer, verify: emptied,
-	open: openLatency(4, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
-		var reg worker.Registry
-		worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
-			handle(j.Payload.N)
-			return nil
-		})
-		w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
-		if err != nil {
-			return nil, nil, err
-		}
-		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(running) }()
-		return func(ctx context.Context, i int) error {
-				_, err := jobs.Enqueue(ctx, enqueuer, plainKind, payload{N: i})
-				return err
-			}, func() error {
-				cancel()
-				return <-ended
-			}, nil
-	}),
+func latencyJobgen(a arrivals) entrant {
+	return entrant{
+		name: "jobgen", label: "jobgen", note: "default settings (worker.Config{}, pool of 4)", peer: jobgenPeer, verify: emptied,
+		open: openLatency(a, 4, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+			var reg worker.Registry
+			worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
+				handle(j.Payload.N)
+				return nil
+			})
+			w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
+			if err != nil {
+				return nil, nil, err
+			}
+			running, cancel := context.WithCancel(ctx)
+			ended := make(chan error, 1)
+			go func() { ended <- w.Run(running) }()
+			return func(ctx context.Context, i int) error {
+					_, err := jobs.Enqueue(ctx, enqueuer, plainKind, payload{N: i})
+					return err
+				}, func() error {
+					cancel()
+					return <-ended
+				}, nil
+		}),
+	}
 }
 
 // latencySQL is the floor: LISTEN, and at each notification claim all that is there.
-var latencySQL = entrant{
-	name: "sql", label: "hand-written SQL", note: "the floor: a LISTEN loop on one connection, plain pgx; claim and delete, each a commit", peer: jobgenPeer, verify: emptied,
-	open: openLatency(1, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
-		c, err := pool.Acquire(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		if _, err := c.Exec(ctx, "LISTEN bench"); err != nil {
-			return nil, nil, err
-		}
-		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() {
-			defer c.Release()
-			err := handwrittenListen(running, c.Conn(), handle)
-			if running.Err() != nil {
-				err = nil
+func latencySQL(a arrivals) entrant {
+	return entrant{
+		name: "sql", label: "hand-written SQL", note: "the floor: a LISTEN loop on one connection, plain pgx; claim and delete, each a commit", peer: jobgenPeer, verify: emptied,
+		open: openLatency(a, 1, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+			c, err := pool.Acquire(ctx)
+			if err != nil {
+				return nil, nil, err
 			}
-			ended <- err
-		}()
-		const insert = `WITH job AS (INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ($1, $2, $3) RETURNING id) SELECT id, pg_notify('bench', '')::text FROM job`
-		return func(ctx context.Context, i int) error {
-				b, err := encode([]payload{{N: i}})
-				if err != nil {
-					return err
+			if _, err := c.Exec(ctx, "LISTEN bench"); err != nil {
+				return nil, nil, err
+			}
+			running, cancel := context.WithCancel(ctx)
+			ended := make(chan error, 1)
+			go func() {
+				defer c.Release()
+				err := handwrittenListen(running, c.Conn(), handle)
+				if running.Err() != nil {
+					err = nil
 				}
-				_, err = enqueuer.Exec(ctx, insert, queue, plainKind.Kind, b[0])
-				return err
-			}, func() error {
-				// The last job has started; it is removed before the next notification is awaited.
-				_, err := enqueuer.Exec(ctx, "SELECT pg_notify('bench', 'stop')")
-				err = errors.Join(err, <-ended)
-				cancel()
-				return err
-			}, nil
-	}),
+				ended <- err
+			}()
+			const insert = `WITH job AS (INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ($1, $2, $3) RETURNING id) SELECT id, pg_notify('bench', '')::text FROM job`
+			return func(ctx context.Context, i int) error {
+					b, err := encode([]payload{{N: i}})
+					if err != nil {
+						return err
+					}
+					_, err = enqueuer.Exec(ctx, insert, queue, plainKind.Kind, b[0])
+					return err
+				}, func() error {
+					// The last job has started; it is removed before the next notification is awaited.
+					_, err := enqueuer.Exec(ctx, "SELECT pg_notify('bench', 'stop')")
+					err = errors.Join(err, <-ended)
+					cancel()
+					return err
+				}, nil
+		}),
+	}
 }
 
 func handwrittenListen(ctx context.Context, conn *pgx.Conn, handle func(int)) error {
@@ -203,7 +221,7 @@ func handwrittenListen(ctx context.Context, conn *pgx.Conn, handle func(int)) er
 	}
 }
 
-func latencyRiver(defaults bool) entrant {
+func latencyRiver(a arrivals, defaults bool) entrant {
 	e := entrant{name: "river", label: "River", note: fmt.Sprintf("MaxWorkers 100, FetchCooldown %s, FetchPollInterval %s", riverCooldown, riverPoll), peer: riverPeer, verify: riverDone}
 	config := river.Config{
 		Logger: quiet(), FetchCooldown: riverCooldown, FetchPollInterval: riverPoll,
@@ -213,7 +231,7 @@ func latencyRiver(defaults bool) entrant {
 		e.name, e.label, e.note = "river-defaults", "River, default settings", riverDefaults
 		config.FetchCooldown, config.FetchPollInterval = 0, 0
 	}
-	e.open = openLatency(riverConns, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
+	e.open = openLatency(a, riverConns, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
 		workers := river.NewWorkers()
 		river.AddWorker(workers, &riverWorker{handle: handle})
 		config := config
