@@ -37,6 +37,7 @@ type options struct {
 	out          string // folder of the results; empty: nothing is written
 	profile      string // folder of CPU profiles; empty: none
 	rest         time.Duration
+	volatile     bool // the server keeps its data in memory and flushes nothing: for tests, which measure nothing
 }
 
 func main() {

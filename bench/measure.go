@@ -28,7 +28,7 @@ var settings = map[string]string{"shared_buffers": "1GB", "max_wal_size": "8GB"}
 func measure(ctx context.Context, o options, p *progress) (_ *results, err error) {
 	p.say("starting Postgres")
 	var log tail
-	s, err := pgserver.Start(ctx, pgserver.Options{Durable: true, Settings: settings, Label: "bench", IgnoreDatabaseURL: true, Log: &log})
+	s, err := pgserver.Start(ctx, pgserver.Options{Durable: !o.volatile, Settings: settings, Label: "bench", IgnoreDatabaseURL: true, Log: &log})
 	if err != nil {
 		return nil, err
 	}

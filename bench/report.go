@@ -381,11 +381,13 @@ func (c chapter) markdown(b *bytes.Buffer) {
 
 func ordinal(n int) string { return strconv.Itoa(n) + "th" }
 
-// fine writes milliseconds.
+// fine writes milliseconds, and what else is small.
 func fine(v float64) string {
 	switch {
 	case math.IsNaN(v):
 		return unknown
+	case math.Abs(v) >= 1000:
+		return brief(v)
 	case math.Abs(v) < 10:
 		return strconv.FormatFloat(v, 'f', 2, 64)
 	}
