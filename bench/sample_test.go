@@ -60,6 +60,23 @@ func TestRatioAddsItsTerms(t *testing.T) {
 	}
 }
 
+func TestRatioOfTheWorst(t *testing.T) {
+	s := samples{
+		{"c", "one"}: {{jobs: 10, seconds: 1}}, {"c", "two"}: {{jobs: 8, seconds: 1}}, {"c", "four"}: {{jobs: 30, seconds: 1}},
+	}
+	r := ratio{metric: rate, worst: true, ours: []term{{"c", "two"}, {"c", "four"}}, other: []term{{"c", "one"}}}
+	if got := s.ratio(r); got.Median != 0.8 {
+		t.Errorf("the smaller of 8 and 30, over 10: %v", got)
+	}
+}
+
+func TestRatioWithoutAnotherIsTheFigure(t *testing.T) {
+	s := samples{{"c", "us"}: {{first: 10, last: 9}}}
+	if got := s.ratio(ratio{metric: hold, ours: []term{{"c", "us"}}}); got.Median != 0.9 {
+		t.Errorf("9 over 10: %v", got)
+	}
+}
+
 func TestRatioOfWhatDidNotRunIsUnknown(t *testing.T) {
 	us, them := term{"c", "us"}, term{"c", "them"}
 	s := samples{us: {{jobs: 1, seconds: 1}}}
