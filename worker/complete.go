@@ -181,7 +181,8 @@ func together(os []outcome) int {
 type writer func(ctx context.Context, batch []outcome) (ended map[int64]bool, rest []outcome, err error)
 
 // write stores a batch, whatever it takes: while the database is away it tries again, and a value the database refuses
-// is cornered by halving the batch, so that it harms only its own job (G9); a row that another session has locked, likewise.
+// is cornered by halving the batch, so that it harms only its own job (G9); a row that another session has locked, or that is
+// damaged, likewise.
 func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcome, store writer) {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		if batch = w.ledger.onlyCurrent(batch); len(batch) == 0 {
@@ -193,7 +194,8 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			return store(ctx, batch)
 		}()
 		var refused *engine.ValueError
-		locked := errors.Is(err, engine.ErrLocked)
+		damaged := errors.Is(err, engine.ErrDamaged)
+		apart := damaged || errors.Is(err, engine.ErrLocked)
 		switch {
 		case err == nil:
 			if len(rest) > 0 {
@@ -202,14 +204,17 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 			w.settle(batch, ended)
 			w.write(ctx, stop, rest, w.end)
 			return
-		case (locked || errors.As(err, &refused)) && len(batch) > 1:
+		case (apart || errors.As(err, &refused)) && len(batch) > 1:
 			w.write(ctx, stop, batch[:len(batch)/2], store)
 			w.write(ctx, stop, batch[len(batch)/2:], store)
 			return
 		case errors.As(err, &refused):
 			w.refuse(ctx, stop, batch[0], refused)
 			return
-		case locked:
+		case apart:
+			if damaged {
+				w.contact.failed(w.log, "store outcomes", fmt.Errorf("job %d: %w", batch[0].hold.ID, err))
+			}
 			w.ledger.park(batch[0].hold)
 			w.outcomes.later(batch[0]) // by itself; the others go on
 			return

@@ -417,6 +417,25 @@ func TestG9LockedRowHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// A row that the database cannot write, as with a damaged page, delays its own job only.
+func TestG9DamagedRowHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := kind("t.plain")
+	enqueueMany(t, pool, spec, numbered(60))
+	execute(t, pool, `CREATE FUNCTION damage() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF OLD.id % 20 = 0 THEN RAISE 'invalid page in block 7' USING ERRCODE = 'data_corrupted'; END IF;
+			RETURN OLD;
+		END $$`)
+	execute(t, pool, `CREATE TRIGGER damage BEFORE DELETE ON jobgen.jobs FOR EACH ROW EXECUTE FUNCTION damage()`)
+	w := start(t, pool, worker.Config{}, handles(spec, func(context.Context, *jobs.Job[task]) error { return nil }))
+	eventually(t, soon, "the others have ended", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.jobs`) == 3 })
+	eventually(t, soon, "the log names one of them", func() bool { return w.log.has("damaged data") })
+	execute(t, pool, `DROP TRIGGER damage ON jobgen.jobs`)
+	drained(t, pool, soon)
+}
+
 func ids[R any](refs []jobs.Ref[R]) (ids []int64) {
 	for _, r := range refs {
 		ids = append(ids, r.ID)

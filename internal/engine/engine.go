@@ -17,6 +17,8 @@ var (
 	ErrNotMigrated = errors.New("jobgen: the database has no jobgen tables, or an older form of them: run jobs.Migrate or `jobctl migrate up`")
 	// ErrLocked: somebody else has a row of the statement locked, and it did not wait for long.
 	ErrLocked = errors.New("jobgen: locked by another session")
+	// ErrDamaged: the database reports an internal error or damaged data, as a rule of one row.
+	ErrDamaged = errors.New("jobgen: internal error of the database, or damaged data")
 	// ErrNotBegun: no transaction could be opened for a handler, which was not called.
 	ErrNotBegun = errors.New("jobgen: no transaction for the handler")
 	// ErrUnknown: the connection ended before the answer came, so the statement may have taken effect.

@@ -48,6 +48,8 @@ func translate(err error) error {
 			return fmt.Errorf("%w (%w)", engine.ErrNotMigrated, pg)
 		case code == lockNotAvailable:
 			return fmt.Errorf("%w: %w", engine.ErrLocked, err)
+		case strings.HasPrefix(code, "XX"):
+			return fmt.Errorf("%w: %w", engine.ErrDamaged, err)
 		case code == "26000" || code == "42P05":
 			return fmt.Errorf("jobgen: a prepared statement got lost, or got in the way: a pooler in transaction mode shares connections between its clients; connect with default_query_exec_mode=exec in the connection string (or cache_describe, or simple_protocol; lib/pq: binary_parameters=yes), or directly: %w", err)
 		case slices.Contains(refusals, code[:min(2, len(code))]):
