@@ -36,7 +36,7 @@ func (w *Worker) claim(ctx context.Context) {
 		w.giveUnstarted(w.ledger.overdue(aheadMost))
 		n := w.ledger.want()
 		if n == 0 {
-			locks.try(false)
+			locks.try(false, false)
 			select {
 			case <-ctx.Done():
 			case <-w.ledger.room:
@@ -56,7 +56,7 @@ func (w *Worker) claim(ctx context.Context) {
 			}
 			n = max(w.ledger.want(), 1)
 		}
-		locks.try(idle.woken)
+		locks.try(idle.woken, true)
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
 		before := now()
 		got, all, err := w.round(ctx, n, sweep)

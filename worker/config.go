@@ -42,8 +42,8 @@ type Config struct {
 	// StuckAfter is how long a handler may go on after its context has ended before it counts as stuck: it is reported with
 	// its stack, its job goes on without it, and it keeps its slot until it returns. Default 30 s, at least 100 ms.
 	StuckAfter time.Duration
-	// MaxStuck is at how many stuck handlers at once Run shuts down and returns ErrStuck, so that whatever supervises the
-	// process starts another. Default 0: never.
+	// MaxStuck is at how many stuck handlers at once, or at all slots if Resize has left fewer, Run shuts down and returns
+	// ErrStuck, so that whatever supervises the process starts another. Default 0: never.
 	MaxStuck int
 	// KeepAttempts is how long the history of attempts that did not succeed is kept; default 7 days.
 	KeepAttempts time.Duration

@@ -50,6 +50,14 @@ func (l *limits) lockRoom(priority, most int) bool {
 	})
 }
 
+// reserved is how many slots are. The caller has the lock.
+func (l *ledger) reserved() int {
+	if l.limits == nil {
+		return 0
+	}
+	return l.limits.closed(0)
+}
+
 // may tells whether h can start now.
 func (l *limits) may(h *hold, slots int) bool {
 	if most, limited := l.slots[h.Queue]; limited && l.queues[h.Queue] >= most {

@@ -29,14 +29,17 @@ func (w *Worker) newLocks() *locks {
 	return &locks{worker: w, seek: &search{marks: newMarks(w.cfg.Queues)}, sweeps: pacer{next: now().add(sweepEvery)}}
 }
 
-// try starts a locker, and another one for a sweep if it is time for one.
-func (l *locks) try(woken bool) {
+// try starts a locker, and another one for a sweep if it is time for one. claims: a claim of jobs held by lease follows.
+func (l *locks) try(woken, claims bool) {
 	w := l.worker
 	if !w.reg.locking() {
 		return
 	}
-	if l.turn = !l.turn; l.turn && w.cfg.Concurrency == 1 && w.reg.leasing() {
-		return // the only slot goes to either sort of job in turn
+	single, wanted := w.ledger.lockerWanted()
+	if single && claims {
+		if l.turn = !l.turn && !wanted; l.turn {
+			return // the only slot goes to either sort of job in turn
+		}
 	}
 	if w.lockSweep.Swap(false) || l.sweeps.due() {
 		s := &search{marks: newMarks(w.cfg.Queues), sweep: true}
@@ -44,7 +47,7 @@ func (l *locks) try(woken bool) {
 			l.sweeps.plan(time.Duration(w.lockSweepCost.Load()), int(w.fleet.Load()))
 		}
 	}
-	if woken || since(l.last) >= pollFirst {
+	if woken || wanted || since(l.last) >= pollFirst {
 		l.last = now()
 		l.seek.again.Store(true) // one that is looking may have looked too soon
 		w.spawn(l.seek)
@@ -531,11 +534,22 @@ func (l *ledger) seat(suspect bool) bool {
 	return true
 }
 
+// lockerWanted tells whether both sorts of job share the only slot, and whether a locker was refused one: runners end to make
+// room for it, so it must not be kept waiting.
+func (l *ledger) lockerWanted() (single, wanted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.single(), l.wanted
+}
+
+// single tells whether both sorts of job share the only slot that is not reserved. The caller has the lock.
+func (l *ledger) single() bool { return l.mixed && l.slots-l.reserved() == 1 }
+
 // keepsSeat tells whether a locker may go on. The only slot of a worker that also holds by lease goes round.
 func (l *ledger) keepsSeat() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.closed && !l.alone && (!l.mixed || l.slots > 1) && l.runners+l.lockers <= l.slots
+	return !l.closed && !l.alone && !l.single() && l.runners+l.lockers <= l.slots
 }
 
 // unseat takes a locker's slot back and tells whether a runner is to take it.
@@ -563,11 +577,7 @@ func (l *ledger) setLocks(conns int, mixed bool) {
 func (l *ledger) shareLocks() {
 	l.lockMost = min(l.slots, l.lockConn)
 	if l.mixed {
-		reserved := 0
-		if l.limits != nil {
-			reserved = l.limits.closed(0)
-		}
-		l.lockMost = min(l.lockMost, max((l.slots-reserved)/2, 1)+reserved)
+		l.lockMost = min(l.lockMost, max((l.slots-l.reserved())/2, 1)+l.reserved())
 	}
 }
 

@@ -523,6 +523,50 @@ func TestBulkWorkOwnedByLockLeavesLockersToUrgentJobs(t *testing.T) {
 	}
 }
 
+// Jobs owned by lock and jobs held by lease take turns where there is one slot for both, without waiting for anything but each
+// other.
+func TestTheOnlySlotGoesRound(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		cfg    worker.Config
+		resize bool
+	}{
+		{"one slot", worker.Config{Concurrency: 1}, false},
+		{"one slot is left", worker.Config{Concurrency: 8}, true},
+		{"one slot, with limits", worker.Config{Concurrency: 1, QueueSlots: map[string]int{"q": 1}, Weights: map[string]int{"locked": 3}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pool := database(t)
+			lock, lease := queued("t.lock", "locked"), kind("t.lease")
+			lock.Lock = true
+			const each = 250
+			ran := make(chan string, 2*each)
+			register := func(r *worker.Registry) {
+				worker.HandleTxNone(r, lock, func(context.Context, pgx.Tx, *jobs.Job[task]) error { ran <- "lock"; return nil })
+				worker.HandleNone(r, lease, func(context.Context, *jobs.Job[task]) error { ran <- "lease"; return nil })
+			}
+			enqueueMany(t, pool, lock, numbered(each))
+			enqueueMany(t, pool, lease, numbered(each))
+			w := start(t, pool, c.cfg, register)
+			if c.resize {
+				if err := w.w.Resize(1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			drained(t, pool, soon) // with a second lost at each turn it takes a minute
+			n := map[string]int{}
+			for n["lock"] < each && n["lease"] < each {
+				n[<-ran]++
+			}
+			if n["lock"] < 3 || n["lease"] < 3 { // turns take time, and a locker needs more of it for a job
+				t.Errorf("when one sort had ended there had run %v", n)
+			}
+		})
+	}
+}
+
 func TestJobsOwnedByLockObeyThePolicyOfTheirQueue(t *testing.T) {
 	t.Parallel()
 	pool := database(t)

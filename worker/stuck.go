@@ -73,8 +73,9 @@ func (w *Worker) watch(ctx context.Context, quit context.CancelCauseFunc) {
 				told, of = n, self
 			}
 		}
-		if w.cfg.MaxStuck > 0 && n >= w.cfg.MaxStuck {
-			quit(fmt.Errorf("%w: %d of %d slots are taken by handlers that ignored the end of their context for %s or more; their jobs have gone on without them", ErrStuck, n, w.Stats().Slots, w.cfg.StuckAfter))
+		// Resize may have left fewer slots than MaxStuck.
+		if slots := w.Stats().Slots; w.cfg.MaxStuck > 0 && n >= min(w.cfg.MaxStuck, slots) {
+			quit(fmt.Errorf("%w: %d of %d slots are taken by handlers that ignored the end of their context for %s or more; their jobs have gone on without them", ErrStuck, n, slots, w.cfg.StuckAfter))
 		}
 	}
 }

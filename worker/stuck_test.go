@@ -251,6 +251,26 @@ func TestRunEndsWhenTooManyHandlersAreStuck(t *testing.T) {
 }
 
 // Slots that stuck handlers take are no others' slots, whatever the size.
+// After Resize fewer slots may be left than MaxStuck: a worker of which all are taken is as good as none.
+func TestRunEndsWhenAllSlotsAreStuck(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	deafs := kind("t.deaf")
+	deafs.Timeout, deafs.Backoff.Base = 50*time.Millisecond, time.Hour
+	d := newDeaf()
+	w := start(t, pool, patient(worker.Config{Concurrency: 4, MaxStuck: 3, Grace: 100 * time.Millisecond}),
+		handles(deafs, func(context.Context, *jobs.Job[task]) error { d.run(); return nil }))
+	defer d.end(w)
+	enqueueMany(t, pool, deafs, numbered(2))
+	eventually(t, soon, "two are stuck", func() bool { return len(w.w.Stats().Stuck) == 2 })
+	if err := w.w.Resize(2); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.wait(soon); !errors.Is(err, worker.ErrStuck) || !strings.Contains(err.Error(), "2 of 2 slots") {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 func TestStuckHandlersKeepTheirSlots(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
