@@ -36,7 +36,7 @@ func (w *Worker) claim(ctx context.Context) {
 		w.giveUnstarted(w.ledger.overdue(aheadMost))
 		n := w.ledger.want()
 		if n == 0 {
-			locks.try(false, false)
+			locks.try(false)
 			select {
 			case <-ctx.Done():
 			case <-w.ledger.room:
@@ -56,10 +56,16 @@ func (w *Worker) claim(ctx context.Context) {
 			}
 			n = max(w.ledger.want(), 1)
 		}
-		locks.try(idle.woken, true)
+		lockers := w.ledger.lockersFirst()
+		if lockers {
+			locks.try(idle.woken)
+		}
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
 		before := now()
 		got, all, err := w.round(ctx, n, sweep)
+		if !lockers && got == 0 {
+			locks.try(idle.woken)
+		}
 		if sweep {
 			sweeps.plan(since(before), int(w.fleet.Load()))
 		}

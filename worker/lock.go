@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,32 +23,28 @@ type locks struct {
 	seek   *search // the ordinary one
 	sweeps pacer
 	last   instant // a locker was started
-	turn   bool
 }
 
 func (w *Worker) newLocks() *locks {
 	return &locks{worker: w, seek: &search{marks: newMarks(w.cfg.Queues)}, sweeps: pacer{next: now().add(sweepEvery)}}
 }
 
-// try starts a locker, and another one for a sweep if it is time for one. claims: a claim of jobs held by lease follows.
-func (l *locks) try(woken, claims bool) {
+// try starts a locker, and another one for a sweep if it is time for one.
+func (l *locks) try(woken bool) {
 	w := l.worker
 	if !w.reg.locking() {
 		return
-	}
-	single, wanted := w.ledger.lockerWanted()
-	if single && claims {
-		if l.turn = !l.turn && !wanted; l.turn {
-			return // the only slot goes to either sort of job in turn
-		}
 	}
 	if w.lockSweep.Swap(false) || l.sweeps.due() {
 		s := &search{marks: newMarks(w.cfg.Queues), sweep: true}
 		if w.spawn(s) {
 			l.sweeps.plan(time.Duration(w.lockSweepCost.Load()), int(w.fleet.Load()))
+			if !woken {
+				return // it sees what the ordinary one would see
+			}
 		}
 	}
-	if woken || wanted || since(l.last) >= pollFirst {
+	if woken || w.ledger.yields() || since(l.last) >= pollFirst {
 		l.last = now()
 		l.seek.again.Store(true) // one that is looking may have looked too soon
 		w.spawn(l.seek)
@@ -534,12 +531,19 @@ func (l *ledger) seat(suspect bool) bool {
 	return true
 }
 
-// lockerWanted tells whether both sorts of job share the only slot, and whether a locker was refused one: runners end to make
-// room for it, so it must not be kept waiting.
-func (l *ledger) lockerWanted() (single, wanted bool) {
+// yields tells whether runners make room for a locker that was refused a slot, so that it must not be kept waiting.
+func (l *ledger) yields() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.single(), l.wanted
+	return l.wanted
+}
+
+// lockersFirst tells whether a locker is to start before a claim. The only slot goes to jobs held by lease first, unless a
+// runner has just made room in it: they take turns then. Beside reserved slots no runner has to, and it is left to chance.
+func (l *ledger) lockersFirst() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.single() || l.wanted || l.slots > 1 && rand.N(2) == 0
 }
 
 // single tells whether both sorts of job share the only slot that is not reserved. The caller has the lock.

@@ -534,6 +534,7 @@ func TestTheOnlySlotGoesRound(t *testing.T) {
 	}{
 		{"one slot", worker.Config{Concurrency: 1}, false},
 		{"one slot is left", worker.Config{Concurrency: 8}, true},
+		{"all others are reserved", worker.Config{Concurrency: 2, Reserve: []worker.Reserve{{Priority: 5, Slots: 1}}}, false},
 		{"one slot, with limits", worker.Config{Concurrency: 1, QueueSlots: map[string]int{"q": 1}, Weights: map[string]int{"locked": 3}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
