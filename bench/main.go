@@ -96,10 +96,7 @@ func parse(args []string) (options, error) {
 	if only != "" {
 		o.only = strings.Split(only, ",")
 	}
-	isContest := func(name string) bool {
-		return slices.ContainsFunc(contests, func(c contest) bool { return c.name == name })
-	}
-	if o.short || slices.ContainsFunc(o.only, isContest) && !given["out"] {
+	if o.short || slices.ContainsFunc(o.only, func(name string) bool { return !isGroup(name) }) && !given["out"] {
 		o.out = "" // a part must not take the place of the whole
 	}
 	for _, name := range o.only {

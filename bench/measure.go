@@ -54,7 +54,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 		if err != nil {
 			return nil, err
 		}
-		defer os.RemoveAll(folder)
+		defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 		p.say("building the baseline")
 		if b.programs[before], err = buildBaseline(ctx, o.baseline, folder); err != nil {
 			return nil, err
@@ -82,6 +82,14 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			if e.needs != nil && e.needs(o) != "" {
 				r.Absent = append(r.Absent, absent{c.name, e.name, e.needs(o)})
 			}
+		}
+	}
+	// What comes first finds everything cold: it runs once more than the others.
+	if first := run[0].takingPart(o); len(first) > 0 && first[0].seed != nil && !o.short {
+		p.say("warming up")
+		t := task{Contest: run[0].name, Entrant: first[0].name, Jobs: run[0].jobs(o.jobs)}
+		if _, err := b.enter(ctx, t, first[0]); err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", t.Contest, t.Entrant, err)
 		}
 	}
 	load := b.load()
