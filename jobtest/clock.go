@@ -69,10 +69,15 @@ func (c *Clock) Advance(d time.Duration) {
 	c.move(d)
 }
 
-// Set moves the clock to a time: the hour before the clocks change, the end of a month.
+// Set moves the clock to a time: the hour before the clocks change, the end of a month. That can be 292 years away.
 func (c *Clock) Set(to time.Time) {
 	c.t.Helper()
-	c.move(to.Sub(c.Now()))
+	now := c.Now()
+	d := to.Sub(now)
+	if !now.Add(d).Equal(to) { // a time.Duration ends there
+		c.t.Fatalf("jobtest: the clock is at %s and cannot be set to %s: that is more than 292 years away", now.Format(time.DateTime), to.Format(time.DateTime))
+	}
+	c.move(d)
 }
 
 func (c *Clock) move(d time.Duration) {

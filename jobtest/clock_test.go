@@ -164,3 +164,17 @@ func TestAPoolThatCannotSeeTheClockIsRefused(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+func TestTheClockSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	db := jobtest.DB(t)
+	jobtest.NewClock(t, db)
+	if got := failure(t, func(t testing.TB) { jobtest.NewClock(t, db) }); !strings.Contains(got, "has a clock already") {
+		t.Errorf("a second clock: %s", got)
+	}
+	for _, to := range []time.Time{{}, time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		if got := failure(t, func(t testing.TB) { jobtest.NewClock(t, jobtest.DB(t)).Set(to) }); !strings.Contains(got, "292 years") {
+			t.Errorf("set to %s: %s", to, got)
+		}
+	}
+}

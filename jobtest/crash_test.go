@@ -3,6 +3,7 @@ package jobtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +99,35 @@ func TestACrashAfterAStoredFailureChangesNothing(t *testing.T) {
 	got := jobtest.EnqueuedOne[mail](t, db, note.Kind)
 	if got.Status != "queued" || got.Attempt != 1 || got.LastError != "mailbox full" || got.Queue != note.Queue {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What has crashed twice is a suspect, and claimed in another way; after five crashes it is dead (G8).
+func TestAJobThatCrashesAgainAndAgainIsDead(t *testing.T) {
+	t.Parallel()
+	for _, lock := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lock=%t", lock), func(t *testing.T) {
+			t.Parallel()
+			db := jobtest.DB(t)
+			clock := jobtest.NewClock(t, db)
+			spec := &jobs.Spec[mail, jobs.None]{Kind: "test.mortal", Queue: "q", Lock: lock}
+			calls := 0
+			register := func(r *worker.Registry) {
+				worker.HandleTxNone(r, spec, func(context.Context, pgx.Tx, *jobs.Job[mail]) error { calls++; return nil })
+			}
+			ref, err := jobs.Enqueue(t.Context(), db, spec, mail{To: "ada"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 5 {
+				jobtest.Crash(t, db, ref.ID, jobtest.BeforeCommit, register)
+				clock.Advance(time.Minute)
+			}
+			jobtest.Run(t, db, register)
+			if got := jobtest.EnqueuedOne[mail](t, db, spec.Kind); got.Status != "dead" || calls != 5 {
+				t.Errorf("called %d times: %+v", calls, got)
+			}
+		})
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 //
 // It starts a real worker and stops it, so keys, results, attempts and transactions are as in production. What a failed
 // job leaves is looked at afterwards: it waits for its next attempt, or is dead (Enqueued: Status, Attempt, LastError).
-// Jobs scheduled for later, and kinds without a handler, stay where they are. Mistakes in the registry fail the test, and
+// Jobs scheduled for later, kinds without a handler and what lies in a paused queue stay where they are. Mistakes in the registry fail the test, and
 // so do handlers that have not returned within a minute.
 func Run(t testing.TB, db *pgxpool.Pool, register func(*worker.Registry)) {
 	t.Helper()

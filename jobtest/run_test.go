@@ -65,6 +65,30 @@ func TestRunRunsWhatIsDueAndWhatThatEnqueues(t *testing.T) {
 	}
 }
 
+func TestRunLeavesWhatIsPaused(t *testing.T) {
+	t.Parallel()
+	db := jobtest.DB(t)
+	if err := jobs.PauseQueue(t.Context(), db, note.Queue); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jobs.Enqueue(t.Context(), db, note, mail{To: "ada"}); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	register := func(r *worker.Registry) {
+		worker.HandleNone(r, note, func(context.Context, *jobs.Job[mail]) error { ran++; return nil })
+	}
+	if jobtest.Run(t, db, register); ran != 0 { // it fails the test if it has to give up
+		t.Error("a job of a paused queue ran")
+	}
+	if err := jobs.ResumeQueue(t.Context(), db, note.Queue); err != nil {
+		t.Fatal(err)
+	}
+	if jobtest.Run(t, db, register); ran != 1 {
+		t.Errorf("after the pause %d ran", ran)
+	}
+}
+
 func TestRunSaysWhatIsWrongWithTheRegistry(t *testing.T) {
 	t.Parallel()
 	db := jobtest.DB(t)

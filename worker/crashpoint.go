@@ -43,6 +43,9 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 		return false, nil
 	}
 	batch, _, err := w.store.Claim(ctx, &self, w.marks.leftEnd(), false, 1)
+	if err == nil && len(batch) == 0 {
+		batch, err = w.store.ClaimSuspect(ctx, &self)
+	}
 	if err != nil || len(batch) == 0 {
 		return false, err
 	}
@@ -84,6 +87,9 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 // crashLocked is crashAt for a job owned by lock: with the process goes its transaction, and the mark of its start stays.
 func (w *Worker) crashLocked(ctx context.Context, self *engine.Worker, at crash.Point) (found bool, err error) {
 	job, err := w.store.Lock(ctx, self, w.marks.leftEnd(), nil)
+	if err == nil && job == nil {
+		job, err = w.store.LockSuspect(ctx, self, nil)
+	}
 	if err != nil || job == nil {
 		return false, err
 	}

@@ -220,7 +220,8 @@ SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS w
         + (SELECT count(*) FROM jobgen.jobs j
         WHERE j.status = 'running'
            OR j.status = 'queued' AND j.run_at <= clock_timestamp()
-              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues))))::int AS jobs
+              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues))
+              AND NOT EXISTS (SELECT FROM jobgen.queues q WHERE q.name = j.queue AND q.paused_at IS NOT NULL)))::int AS jobs
 `
 
 type UnfinishedRow struct {
@@ -228,7 +229,8 @@ type UnfinishedRow struct {
 	Jobs    int32
 }
 
-// Unfinished counts the live workers, and the jobs that they run or could run now, with those of schedules that are due.
+// Unfinished counts the live workers, and the jobs that they run or could run now, with those of schedules that are due and
+// without those of paused queues.
 func (q *Queries) Unfinished(ctx context.Context) (UnfinishedRow, error) {
 	row := q.db.QueryRow(ctx, unfinished)
 	var i UnfinishedRow

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
@@ -64,6 +65,10 @@ func PutBack(ctx context.Context, db gen.DBTX, id int64, queue string) error {
 // InstallClock gives the database of a test a clock that MoveClock moves. Sessions that were opened before do not have it.
 func InstallClock(ctx context.Context, db gen.DBTX) error {
 	_, err := db.Exec(ctx, schema.Clock)
+	var pg sqlError
+	if errors.As(err, &pg) && pg.SQLState() == "42P06" { // duplicate_schema
+		return errors.New("this database has a clock already: call NewClock once in a test, and pass its Clock on")
+	}
 	return err
 }
 

@@ -9,7 +9,8 @@ FROM jobgen.jobs WHERE kind = @kind ORDER BY id;
 SELECT kind, count(*) AS n FROM jobgen.jobs GROUP BY kind ORDER BY kind;
 
 -- name: Unfinished :one
--- Unfinished counts the live workers, and the jobs that they run or could run now, with those of schedules that are due.
+-- Unfinished counts the live workers, and the jobs that they run or could run now, with those of schedules that are due and
+-- without those of paused queues.
 SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS workers,
        ((SELECT count(*) FROM jobgen.schedules s
          WHERE s.next_at <= clock_timestamp()
@@ -17,7 +18,8 @@ SELECT (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL)::int AS w
         + (SELECT count(*) FROM jobgen.jobs j
         WHERE j.status = 'running'
            OR j.status = 'queued' AND j.run_at <= clock_timestamp()
-              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues))))::int AS jobs;
+              AND EXISTS (SELECT FROM jobgen.workers w WHERE w.lost_at IS NULL AND j.kind = ANY(w.kinds) AND j.queue = ANY(w.queues))
+              AND NOT EXISTS (SELECT FROM jobgen.queues q WHERE q.name = j.queue AND q.paused_at IS NOT NULL)))::int AS jobs;
 
 -- name: MoveJob :one
 -- MoveJob puts a waiting job into a queue, due now, and tells where it was.
