@@ -22,6 +22,7 @@ type locks struct {
 	worker *Worker
 	seek   *search // the ordinary one
 	sweeps pacer
+	swept  instant // a sweep was tried
 	last   instant // a locker was started
 }
 
@@ -35,13 +36,17 @@ func (l *locks) try(woken bool) {
 	if !w.reg.locking() {
 		return
 	}
-	if w.lockSweep.Swap(false) || l.sweeps.due() {
+	if (w.lockSweep.Load() || l.sweeps.due()) && since(l.swept) >= pollFirst {
+		l.swept = now()
+		asked := w.lockSweep.Swap(false)
 		s := &search{marks: newMarks(w.cfg.Queues), sweep: true}
 		if w.spawn(s) {
 			l.sweeps.plan(time.Duration(w.lockSweepCost.Load()), int(w.fleet.Load()))
 			if !woken {
 				return // it sees what the ordinary one would see
 			}
+		} else if asked { // no slot is free
+			w.lockSweep.Store(true)
 		}
 	}
 	if woken || w.ledger.yields() || since(l.last) >= pollFirst {
@@ -56,7 +61,7 @@ func (l *locks) pause(d time.Duration) time.Duration {
 	if !l.worker.reg.locking() {
 		return d
 	}
-	return max(min(d, l.sweeps.next.sub(now())), 0)
+	return max(min(d, l.sweeps.next.sub(now())), min(d, pollFirst)) // due already: no slot was free for it
 }
 
 // search is a way through the queue, shared by lockers. It has marks of its own: those of the claim loop say nothing of
