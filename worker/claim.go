@@ -147,7 +147,7 @@ func (u *unseen) giveBack(ctx context.Context) {
 			u.look = true
 			continue
 		}
-		h := &hold{Claimed: engine.Claimed{ID: s.ID, Fence: s.Fence}, owner: self.ID}
+		h := &hold{Claimed: &engine.Claimed{ID: s.ID, Fence: s.Fence}, owner: self.ID}
 		if w.ledger.enter(self.ID, h) {
 			w.log.Warn("a job claimed by a statement whose answer was lost is given back", "job", s.ID)
 			w.outcomes.put(outcome{hold: h, release: true, unsure: true})
@@ -223,13 +223,10 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 
 // take enters what was claimed and starts runners for it, in the order of the queue: the statement's answer has none.
 func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
-	slices.SortFunc(batch, func(a, b engine.Claimed) int {
-		return cmp.Or(b.Priority-a.Priority, a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
-	})
 	hs := make([]*hold, 0, len(batch))
 	space := make([]hold, len(batch))
-	for i, c := range batch {
-		h := &space[i]
+	for i := range batch {
+		c, h := &batch[i], &space[i]
 		h.Claimed, h.handler, h.owner = c, w.reg.handlers[c.Kind], self.ID
 		if c.Recorded && c.Cancel == nil {
 			// The key's work is on record already (G6): this row only has to go.
@@ -246,6 +243,9 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 		}
 		hs = append(hs, h)
 	}
+	slices.SortFunc(hs, func(a, b *hold) int {
+		return cmp.Or(b.Priority-a.Priority, a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))
+	})
 	runners, back := w.ledger.add(self.ID, hs)
 	w.giveUnstarted(back)
 	w.hire(runners)

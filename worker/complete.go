@@ -31,6 +31,7 @@ type outcome struct {
 type outcomes struct {
 	mu      sync.Mutex
 	waiting []outcome
+	spare   []outcome               // room for waiting, from the flush before
 	delayed map[*time.Timer]outcome // nil: a shutdown has begun
 	poke    chan struct{}
 }
@@ -49,8 +50,22 @@ func (o *outcomes) take() []outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch := o.waiting
-	o.waiting = nil
+	o.waiting, o.spare = o.spare, nil
 	return batch
+}
+
+// recycle takes back what take gave, once nothing refers to it.
+func (o *outcomes) recycle(batch []outcome) {
+	clear(batch)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spare = batch[:0]
+}
+
+// room is what flushes write in, over and over; it is the complete loop's.
+type room struct {
+	plain, recorded []outcome
+	done            []engine.Success
 }
 
 // complete is the loop that stores outcomes. What has gathered while one flush was on its way is the next: alone, an
@@ -119,8 +134,10 @@ func (o *outcomes) hurry() {
 // flush stores what is waiting, in one statement for each form of outcome. Once stop is closed, it tries nothing a second
 // time; a statement under way is not cut, because its answer would be lost.
 func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
-	var plain, recorded, failed, released, cancelled, followed, doubtful []outcome
-	for _, o := range w.outcomes.take() {
+	taken := w.outcomes.take()
+	plain, recorded := w.room.plain[:0], w.room.recorded[:0]
+	var failed, released, cancelled, followed, doubtful []outcome
+	for _, o := range taken {
 		switch {
 		case o.doubt != nil:
 			doubtful = append(doubtful, o)
@@ -132,7 +149,7 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 			failed = append(failed, o)
 		case o.hold.Then != nil:
 			followed = append(followed, o)
-		case o.hold.Recorded || !o.hold.success(nil).Record:
+		case o.hold.Recorded || !o.hold.records():
 			plain = append(plain, o)
 		default:
 			recorded = append(recorded, o)
@@ -151,6 +168,10 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 		w.write(ctx, stop, followed[:n], w.succeed)
 		followed = followed[n:]
 	}
+	w.outcomes.recycle(taken)
+	clear(plain)
+	clear(recorded)
+	w.room.plain, w.room.recorded = plain, recorded
 }
 
 // Bounds of the follow-ups that are stored in one transaction, unless a single job has more.
@@ -178,7 +199,7 @@ func together(os []outcome) int {
 
 // writer stores outcomes of one form and returns the ids of those that were current holds. The rest of them may be jobs that
 // have been asked to end, or have no time left: that is looked for next.
-type writer func(ctx context.Context, batch []outcome) (ended map[int64]bool, rest []outcome, err error)
+type writer func(ctx context.Context, batch []outcome) (ended idSet, rest []outcome, err error)
 
 // write stores a batch, whatever it takes: while the database is away it tries again, and a value the database refuses
 // is cornered by halving the batch, so that it harms only its own job (G9); a row that another session has locked, or that is
@@ -188,7 +209,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 		if batch = w.ledger.onlyCurrent(batch); len(batch) == 0 {
 			return
 		}
-		ended, rest, err := func() (map[int64]bool, []outcome, error) {
+		ended, rest, err := func() (idSet, []outcome, error) {
 			ctx, cancel := context.WithTimeout(ctx, storeTime)
 			defer cancel()
 			return store(ctx, batch)
@@ -199,7 +220,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 		switch {
 		case err == nil:
 			if len(rest) > 0 {
-				batch = slices.DeleteFunc(batch, func(o outcome) bool { return !ended[o.hold.ID] })
+				batch = slices.DeleteFunc(batch, func(o outcome) bool { return !ended.has(o.hold.ID) })
 			}
 			w.settle(batch, ended)
 			w.write(ctx, stop, rest, w.end)
@@ -236,11 +257,11 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 
 // settle frees the holds of a stored batch and reports those that the database did not know any more. What a look-up did not
 // end goes on elsewhere.
-func (w *Worker) settle(batch []outcome, ended map[int64]bool) {
+func (w *Worker) settle(batch []outcome, ended idSet) {
 	hs := make([]*hold, 0, len(batch))
 	for _, o := range batch {
 		switch h := o.hold; {
-		case ended[h.ID]:
+		case ended.has(h.ID):
 		case o.doubt != nil:
 			continue
 		case !o.unsure:
@@ -259,16 +280,16 @@ const saysCommitted = "the answer to COMMIT was lost; the transaction had commit
 // lookUp finds out what became of transactions of which the answer to COMMIT was lost (G5), and returns those that were
 // rolled back, as failures. Their holds stay in the ledger, and so under the lease, until it is known.
 func (w *Worker) lookUp(ctx context.Context, stop <-chan struct{}, doubtful []outcome) (failed []outcome) {
-	w.write(ctx, stop, doubtful, func(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
+	w.write(ctx, stop, doubtful, func(ctx context.Context, batch []outcome) (idSet, []outcome, error) {
 		doubts := make([]engine.InDoubt, len(batch))
 		for i, o := range batch {
 			doubts[i] = engine.InDoubt{Hold: o.hold.name(), Xact: o.doubt.Xact}
 		}
 		fates, err := w.store.Fates(ctx, batch[0].hold.owner, doubts)
 		if err != nil {
-			return nil, nil, err
+			return idSet{}, nil, err
 		}
-		ended := make(map[int64]bool, len(batch))
+		ended := idSet{some: make(map[int64]bool, len(batch))}
 		for i, o := range batch {
 			line := []any{"job", o.hold.ID, "kind", o.hold.Kind, "attempt", o.hold.Attempt, "transaction", o.doubt.Xact, "error", firstLine(o.doubt.Err)}
 			switch fates[i] {
@@ -280,10 +301,10 @@ func (w *Worker) lookUp(ctx context.Context, stop <-chan struct{}, doubtful []ou
 				failed = append(failed, outcome{hold: o.hold, err: &rolledBackError{o.doubt}})
 			case engine.Committed:
 				w.log.Warn(saysCommitted, line...)
-				ended[o.hold.ID] = true
+				ended.some[o.hold.ID] = true
 			case engine.Taken:
 				w.log.Warn("the answer to COMMIT was lost; the transaction was rolled back, and its job was taken back", line...)
-				ended[o.hold.ID] = true
+				ended.some[o.hold.ID] = true
 			}
 		}
 		return ended, nil, nil
@@ -316,33 +337,32 @@ func (e *refusedError) Error() string {
 }
 func (e *refusedError) Unwrap() error { return jobs.Permanent(e.err) }
 
-func (w *Worker) succeed(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
-	done := make([]engine.Success, len(batch))
+func (w *Worker) succeed(ctx context.Context, batch []outcome) (idSet, []outcome, error) {
+	done := slices.Grow(w.room.done[:0], len(batch))[:len(batch)]
 	for i, o := range batch {
 		done[i] = o.hold.success(o.result)
 		done[i].Record = done[i].Record && !o.hold.Recorded
 	}
 	ids, err := w.store.Complete(ctx, batch[0].hold.owner, done)
-	return set(ids), nil, err
+	clear(done)
+	w.room.done = done
+	return set(ids, len(batch)), nil, err
 }
 
-func (w *Worker) giveBack(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
+func (w *Worker) giveBack(ctx context.Context, batch []outcome) (idSet, []outcome, error) {
 	holds := make([]engine.Hold, len(batch))
 	for i, o := range batch {
 		holds[i] = o.hold.name()
 	}
 	ids, err := w.store.Release(ctx, batch[0].hold.owner, holds)
-	ended := set(ids)
+	ended := set(ids, len(batch))
 	return ended, without(batch, ended), err
 }
 
 // without are the outcomes that are not among those that have ended.
-func without(batch []outcome, ended map[int64]bool) (rest []outcome) {
-	if len(ended) == len(batch) {
-		return nil
-	}
+func without(batch []outcome, ended idSet) (rest []outcome) {
 	for _, o := range batch {
-		if !ended[o.hold.ID] {
+		if !ended.has(o.hold.ID) {
 			rest = append(rest, o)
 		}
 	}
@@ -350,7 +370,7 @@ func without(batch []outcome, ended map[int64]bool) (rest []outcome) {
 }
 
 // end ends what is not to go on, whatever came of it.
-func (w *Worker) end(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
+func (w *Worker) end(ctx context.Context, batch []outcome) (idSet, []outcome, error) {
 	holds := make([]engine.Cancelled, len(batch))
 	byID := make(map[int64]*hold, len(batch))
 	for i, o := range batch {
@@ -361,16 +381,16 @@ func (w *Worker) end(ctx context.Context, batch []outcome) (map[int64]bool, []ou
 		byID[o.hold.ID] = o.hold
 	}
 	answers, err := w.store.Cancel(ctx, batch[0].hold.owner, holds)
-	ended := make(map[int64]bool, len(answers))
+	ended := idSet{some: make(map[int64]bool, len(answers))}
 	for _, a := range answers {
-		ended[a.ID] = true
+		ended.some[a.ID] = true
 		h := byID[a.ID]
 		w.log.Info("job is cancelled", "job", a.ID, "kind", h.Kind, "queue", h.Queue, "attempt", h.Attempt, "reason", a.Reason)
 	}
 	return ended, nil, err
 }
 
-func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, []outcome, error) {
+func (w *Worker) fail(ctx context.Context, batch []outcome) (idSet, []outcome, error) {
 	fs := make([]engine.Failure, len(batch))
 	byID := make(map[int64]*outcome, len(batch))
 	for i := range batch {
@@ -378,10 +398,10 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (map[int64]bool, []o
 		byID[fs[i].ID] = &batch[i]
 	}
 	answers, err := w.store.Fail(ctx, batch[0].hold.owner, fs)
-	ended := make(map[int64]bool, len(answers))
+	ended := idSet{some: make(map[int64]bool, len(answers))}
 	retried := false
 	for _, a := range answers {
-		ended[a.ID] = true
+		ended.some[a.ID] = true
 		o := byID[a.ID]
 		line := []any{"job", a.ID, "kind", o.hold.Kind, "queue", o.hold.Queue, "attempt", o.hold.Attempt, "max_attempts", o.hold.MaxAttempts, "error", firstLine(o.err)}
 		retried = retried || !a.Dead
@@ -418,12 +438,24 @@ func firstLine(err error) string {
 	return line
 }
 
-func set(ids []int64) map[int64]bool {
-	m := make(map[int64]bool, len(ids))
-	for _, id := range ids {
-		m[id] = true
+// idSet are some ids of a batch, or all, which is the rule and takes no memory.
+type idSet struct {
+	all  bool
+	some map[int64]bool
+}
+
+func (s idSet) has(id int64) bool { return s.all || s.some[id] }
+
+// set makes a set of different ids, out of n that there are.
+func set(ids []int64, n int) idSet {
+	if len(ids) == n {
+		return idSet{all: true}
 	}
-	return m
+	s := idSet{some: make(map[int64]bool, len(ids))}
+	for _, id := range ids {
+		s.some[id] = true
+	}
+	return s
 }
 
 // wait waits for d and tells whether ctx still stands.

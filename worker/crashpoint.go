@@ -49,9 +49,9 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 	if err != nil || len(batch) == 0 {
 		return false, err
 	}
-	h := &hold{Claimed: batch[0], handler: w.reg.handlers[batch[0].Kind], owner: self.ID}
+	h := &hold{Claimed: &batch[0], handler: w.reg.handlers[batch[0].Kind], owner: self.ID}
 	w.ledger.add(self.ID, []*hold{h})
-	w.ledger.start(ctx)
+	w.ledger.start(ctx, nil)
 	if at == crash.AfterClaim {
 		return true, nil
 	}
@@ -78,8 +78,7 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 			return true, nil
 		}
 	}
-	w.ledger.returned(h)
-	w.conclude(o, nil)
+	w.conclude(o, nil, w.ledger.returned(h))
 	w.flush(ctx, ctx.Done())
 	return true, nil
 }
@@ -94,7 +93,7 @@ func (w *Worker) crashLocked(ctx context.Context, self *engine.Worker, at crash.
 		return false, err
 	}
 	c, _ := job.Job()
-	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: self.ID, entered: now(), locked: true}
+	h := &hold{Claimed: c, handler: w.reg.handlers[c.Kind], owner: self.ID, entered: now(), locked: true}
 	if _, err := w.store.Start(ctx, self.ID, []int64{h.ID}, []bool{true}); err != nil || at == crash.AfterClaim {
 		job.Rollback(ctx)
 		return true, err
@@ -109,7 +108,7 @@ func (w *Worker) crashLocked(ctx context.Context, self *engine.Worker, at crash.
 		err = job.Finish(ctx, self.ID, h.success(result))
 	}
 	if w.ledger.returned(h); err != nil && w.adopt(job, h, err) {
-		w.conclude(outcome{hold: h, err: err}, nil)
+		w.conclude(outcome{hold: h, err: err}, nil, true)
 		w.flush(ctx, ctx.Done())
 	}
 	return true, nil

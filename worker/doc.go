@@ -17,8 +17,8 @@
 //	complete   complete.go  Run           an outcome                             after the last handler, with a last flush
 //	start      lock.go      Run           a job owned by lock that is to start   after the last handler
 //
-// Beside them, runners (execute.go) call handlers: claim starts as many as there are slots and work for, and each ends
-// when nothing waits. They are not in the errgroup: a handler that ignores its cancelled context for ever must not keep
+// Beside them, runners (execute.go) call handlers: claim starts as many as there are slots and work for, and each rests
+// when nothing waits, until it is called again or the worker shuts down. They are not in the errgroup: a handler that ignores its cancelled context for ever must not keep
 // Run from returning. Jobs owned by lock (lock.go) have no hold: lockers look
 // for them, one each, run them in the transaction that has the row locked, and go on until there is none; claim starts the
 // first, and each that finds a job another. What does not succeed becomes a hold. Middleware (middleware.go) is put around the handlers once, by New; a runner does not know of it.

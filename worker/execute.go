@@ -11,20 +11,22 @@ import (
 	"github.com/jobgen-go/jobgen/jobs"
 )
 
-// runner starts what is waiting, one after the other, until nothing is. A handler that ends its goroutine
-// (runtime.Goexit) ends the runner with it; another takes its place.
+// runner starts what is waiting, one after the other, until nothing is, and rests until more is, or the worker shuts down. A
+// handler that ends its goroutine (runtime.Goexit) ends the runner with it; another takes its place.
 func (w *Worker) runner() {
-	ended, id := false, goroutineID()
+	id := goroutineID()
+	var h *hold
 	defer func() {
-		if !ended && w.ledger.respawn() {
+		if h != nil && w.ledger.respawn(h) {
 			go w.runner()
 		}
 	}()
 	for {
-		h := w.ledger.start(w.handlers)
-		if h == nil {
-			ended = true
-			return
+		if h = w.ledger.start(w.handlers, h); h == nil {
+			if !w.ledger.rest() {
+				return
+			}
+			continue
 		}
 		h.runner.Store(id)
 		w.run(h)
@@ -38,18 +40,22 @@ func (w *Worker) run(h *hold) {
 	o := outcome{hold: h, err: errGoexit}
 	defer func() {
 		cause := context.Cause(h.ctx)
-		w.ledger.returned(h)
+		current := w.ledger.returned(h)
 		w.returnedLate(h)
 		if !h.givenUp {
-			w.conclude(o, cause)
+			w.conclude(o, cause, current)
 		}
-		w.ledger.free(h) // only now: a shutdown that sees no handler running flushes for the last time
 	}()
 	if h.handler.tx == nil {
 		o.result, o.err = invoke(h, nil)
 		return
 	}
-	o.stored = true
+	o = w.runTx(h)
+}
+
+// runTx executes the job of a transactional handler.
+func (w *Worker) runTx(h *hold) outcome {
+	o := outcome{hold: h, stored: true}
 	// Waiting for a connection is no part of the attempt: it is not the handler's time.
 	err := w.store.InTx(h.ctx, h.owner, func(tx any, finish func(engine.Success) error) error {
 		if cutter, can := tx.(engine.Cutter); can {
@@ -67,6 +73,7 @@ func (w *Worker) run(h *hold) {
 		err = h.late(err)
 	}
 	o.err = err
+	return o
 }
 
 // finished is what it means that the last statements of a transactional handler's transaction have ended with err.
@@ -142,7 +149,7 @@ func invoke(h *hold, tx any) (result []byte, err error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, d, cause)
 		defer cancel()
 	}
-	if result, err = h.handler.call(ctx, tx, &h.Claimed); err == nil {
+	if result, err = h.handler.call(ctx, tx, h.Claimed); err == nil {
 		return result, nil
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) && context.Cause(h.ctx) == nil {
@@ -158,8 +165,11 @@ func (e *failedError) Error() string { return e.Failure.Error }
 
 // success is what finishing h with result writes.
 func (h *hold) success(result []byte) engine.Success {
-	return engine.Success{Hold: h.name(), Kind: h.Kind, Key: h.Key, Record: h.handler.result || h.Key != "", Result: result, Keep: h.handler.keep, Then: h.Then}
+	return engine.Success{Hold: h.name(), Kind: h.Kind, Key: h.Key, Record: h.records(), Result: result, Keep: h.handler.keep, Then: h.Then}
 }
+
+// records tells whether a success of h leaves a record.
+func (h *hold) records() bool { return h.handler.result || h.Key != "" }
 
 // failure is what failing h with err writes.
 func (h *hold) failure(err error) engine.Failure {
@@ -183,10 +193,15 @@ func (h *hold) failure(err error) engine.Failure {
 	return f
 }
 
-// conclude decides what a returned handler means. cause is why its context had been cancelled before, if it had.
-func (w *Worker) conclude(o outcome, cause error) {
+func doubtOf(err error) (doubt *engine.DoubtError) {
+	errors.As(err, &doubt)
+	return doubt
+}
+
+// conclude decides what a returned handler means. cause is why its context had been cancelled before, if it had; current,
+// whether its hold was when it returned.
+func (w *Worker) conclude(o outcome, cause error, current bool) {
 	h := o.hold
-	var doubt *engine.DoubtError
 	switch {
 	case o.err == nil && o.stored:
 		w.ledger.settle(h)
@@ -194,14 +209,14 @@ func (w *Worker) conclude(o outcome, cause error) {
 		// Another job did the key's work; what this one did is rolled back, and its row only has to go (G6).
 		h.Recorded, h.Then = true, nil
 		w.outcomes.put(outcome{hold: h})
-	case o.verdict && errors.As(o.err, &doubt):
-		o.doubt = doubt
-		if w.ledger.current(h) {
+	case o.verdict && doubtOf(o.err) != nil:
+		o.doubt = doubtOf(o.err)
+		if current {
 			w.outcomes.put(o)
 			return
 		}
 		w.log.Warn("the answer to COMMIT was lost, and the worker's lease with it: the job is done, or another worker does it", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
-	case !w.ledger.current(h) || o.verdict && errors.Is(o.err, engine.ErrLeaseLost):
+	case !current || o.verdict && errors.Is(o.err, engine.ErrLeaseLost):
 		w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 		w.ledger.settle(h)
 	case o.err != nil && errors.Is(cause, errShutdown):

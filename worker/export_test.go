@@ -35,7 +35,7 @@ func (b *Bench) Close() { b.w.store.Close() }
 
 // Hold makes a hold of a job of kind; with current, it is the process's present one.
 func (b *Bench) Hold(kind string, id, fence int64, current bool) *hold {
-	h := &hold{Claimed: engine.Claimed{ID: id, Fence: fence, Kind: kind, Attempt: 1, MaxAttempts: 5}, handler: b.w.reg.handlers[kind], owner: b.w.self.Load().ID}
+	h := &hold{Claimed: &engine.Claimed{ID: id, Fence: fence, Kind: kind, Attempt: 1, MaxAttempts: 5}, handler: b.w.reg.handlers[kind], owner: b.w.self.Load().ID}
 	if current {
 		b.w.ledger.enter(h.owner, h)
 	}
@@ -73,7 +73,7 @@ func Invoker(t testing.TB, r *Registry, kind string, ms []jobs.Middleware) func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hold{Claimed: engine.Claimed{ID: 1, Kind: kind, Version: 1, Attempt: 1, MaxAttempts: 5, Payload: []byte("{}")}, handler: w.reg.handlers[kind], ctx: t.Context()}
+	h := &hold{Claimed: &engine.Claimed{ID: 1, Kind: kind, Version: 1, Attempt: 1, MaxAttempts: 5, Payload: []byte("{}")}, handler: w.reg.handlers[kind], ctx: t.Context()}
 	return func() error {
 		_, err := invoke(h, nil)
 		return err

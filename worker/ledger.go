@@ -16,7 +16,7 @@ import (
 
 // hold is a job this process holds, from its claim until its outcome is stored.
 type hold struct {
-	engine.Claimed
+	*engine.Claimed
 	handler *handler
 	owner   uuid.UUID // the worker id under which it was claimed
 	entered instant
@@ -49,6 +49,9 @@ type ledger struct {
 	waiting []*hold // claimed, not started; first in, first out
 	slots   int
 	runners int // goroutines that start what is waiting
+	resting int // and that may be called to do so again
+	called  int // and that are
+	call    sync.Cond
 	running int // handlers that have not returned, stale ones included
 	active  map[*hold]struct{}
 	parked  map[*hold]struct{} // their outcomes wait for another session: they take up no room, up to maxHolds of them
@@ -75,10 +78,12 @@ type ledger struct {
 }
 
 func newLedger(slots int) *ledger {
-	return &ledger{
+	l := &ledger{
 		byID: map[int64]*hold{}, active: map[*hold]struct{}{}, parked: map[*hold]struct{}{}, ending: map[int64]int{},
 		slots: slots, room: make(chan struct{}, 1), eased: make(chan struct{}, 1),
 	}
+	l.call.L = &l.mu
+	return l
 }
 
 // own starts a new worker id. What was held under the old one is lost: handlers are cancelled and the holds are not
@@ -138,10 +143,14 @@ func (l *ledger) enter(owner uuid.UUID, h *hold) bool {
 	return true
 }
 
-// start takes the next hold for a runner, or ends the runner.
-func (l *ledger) start(base context.Context) *hold {
+// start takes the next hold for a runner, or says that it is none any more. done is what the runner has run before, if anything: its
+// outcome is in hand, and its slot is free.
+func (l *ledger) start(base context.Context, done *hold) *hold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if done != nil {
+		l.free(done)
+	}
 	if yields := l.wanted && l.lockers == 0; l.closed || len(l.waiting) == 0 || yields || l.runners+l.lockers > l.slots {
 		l.runners--
 		poke(l.room)
@@ -172,8 +181,8 @@ func (l *ledger) start(base context.Context) *hold {
 }
 
 // returned says that h's handler has returned: it cannot be robbed any more, nor given up. Its slot and its hold are not
-// free yet.
-func (l *ledger) returned(h *hold) {
+// free yet. It tells whether the hold is still current.
+func (l *ledger) returned(h *hold) (current bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !h.locked { // the rate is for claiming ahead
@@ -187,22 +196,23 @@ func (l *ledger) returned(h *hold) {
 		l.uncount(h)
 	}
 	h.cancel(nil)
+	return l.byID[h.ID] == h
 }
 
-// free frees the slot of a handler that has returned, once its outcome is in hand.
+// free frees the slot of a handler that has returned, once its outcome is in hand: a shutdown that sees no handler running
+// flushes for the last time. The caller has the lock.
 func (l *ledger) free(h *hold) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.running--
 	if h.limits != nil {
 		l.uncount(h)
 	}
 }
 
-// respawn says that a runner has died with its handler (runtime.Goexit) and tells whether another is to take its place.
-func (l *ledger) respawn() bool {
+// respawn says that a runner has died with its handler h (runtime.Goexit) and tells whether another is to take its place.
+func (l *ledger) respawn(h *hold) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.free(h)
 	if l.closed || len(l.waiting) == 0 || l.runners+l.lockers > l.slots {
 		l.runners--
 		poke(l.room)
@@ -331,6 +341,7 @@ func (l *ledger) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+	l.call.Broadcast()
 }
 
 func (l *ledger) isClosed() bool {

@@ -18,11 +18,11 @@ func BenchmarkLedger(b *testing.B) {
 	for b.Loop() {
 		l.add(me, batch)
 		for range batch {
-			h := l.start(context.Background())
+			h := l.start(context.Background(), nil)
 			l.returned(h)
 			l.free(h)
 		}
-		for l.start(context.Background()) != nil {
+		for l.start(context.Background(), nil) != nil {
 		}
 		l.settle(batch...)
 	}

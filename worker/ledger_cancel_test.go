@@ -19,7 +19,7 @@ func TestAWishToCancelReachesWhatRunsAndTakesOutWhatWaits(t *testing.T) {
 	l.own(me, nil)
 	hs := held(me, 1, 5)
 	l.add(me, hs)
-	runs, returned := l.start(context.Background()), l.start(context.Background())
+	runs, returned := l.start(context.Background(), nil), l.start(context.Background(), nil)
 	l.returned(returned)
 	var wishes []engine.Cancel
 	for _, h := range []*hold{runs, returned, hs[3]} {
@@ -36,7 +36,7 @@ func TestAWishToCancelReachesWhatRunsAndTakesOutWhatWaits(t *testing.T) {
 		t.Errorf("taken out again: %v", again)
 	}
 	for _, want := range []*hold{hs[2], hs[4], nil} {
-		if got := l.start(context.Background()); got != want {
+		if got := l.start(context.Background(), nil); got != want {
 			t.Errorf("started %v, want %v", got, want)
 		}
 	}

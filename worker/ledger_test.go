@@ -17,7 +17,7 @@ import (
 func held(owner uuid.UUID, first int64, n int) []*hold {
 	hs := make([]*hold, n)
 	for i := range hs {
-		hs[i] = &hold{Claimed: engine.Claimed{ID: first + int64(i), Fence: 1}, owner: owner}
+		hs[i] = &hold{Claimed: &engine.Claimed{ID: first + int64(i), Fence: 1}, owner: owner}
 	}
 	return hs
 }
@@ -52,7 +52,7 @@ func TestG3ClaimAheadForShortJobsOnly(t *testing.T) {
 			l.own(me, nil)
 			l.add(me, held(me, 1, c.running+c.waiting))
 			for range c.running {
-				l.start(context.Background())
+				l.start(context.Background(), nil)
 			}
 			l.pace(c.rate)
 			if got := l.want(); got < c.want*9/10 || got > c.want {
@@ -69,7 +69,7 @@ func TestG3StoredHoldsMakeRoomAndUnstoredOnesDoNot(t *testing.T) {
 	l.own(me, nil)
 	l.add(me, held(me, 1, 10))
 	for range 10 {
-		h := l.start(context.Background())
+		h := l.start(context.Background(), nil)
 		l.returned(h)
 		l.free(h)
 	}
@@ -109,7 +109,7 @@ func TestG3StartingHandlersIsNoSpeed(t *testing.T) {
 	l.add(me, held(me, 1, 9))
 	l.since = now().add(-2 * time.Millisecond)
 	for range 9 {
-		l.start(context.Background())
+		l.start(context.Background(), nil)
 	}
 	if n := l.want(); n != 1 {
 		t.Errorf("with nine of ten slots busy it wants %d", n)
@@ -124,7 +124,7 @@ func TestG4NewIdentityCancelsEverythingAndKeepsNothing(t *testing.T) {
 	if n, _ := l.add(before, held(before, 1, 3)); n != 2 {
 		t.Errorf("add asks for %d runners", n)
 	}
-	running := l.start(context.Background())
+	running := l.start(context.Background(), nil)
 	if lost := l.own(after, engine.ErrLeaseLost); lost != 3 {
 		t.Errorf("own says %d holds were lost", lost)
 	}
@@ -158,8 +158,8 @@ func TestG4NewHoldOfAJobReplacesTheOldOne(t *testing.T) {
 	l := newLedger(2)
 	l.own(me, nil)
 	l.add(me, held(me, 1, 1))
-	old := l.start(context.Background())
-	l.add(me, []*hold{{Claimed: engine.Claimed{ID: 1, Fence: 9}, owner: me}})
+	old := l.start(context.Background(), nil)
+	l.add(me, []*hold{{Claimed: &engine.Claimed{ID: 1, Fence: 9}, owner: me}})
 	if !errors.Is(context.Cause(old.ctx), engine.ErrLeaseLost) {
 		t.Error("the old hold's handler goes on")
 	}
@@ -178,7 +178,7 @@ func TestG4OnlyARunningHandlerIsRobbed(t *testing.T) {
 	l := newLedger(3)
 	l.own(me, nil)
 	l.add(me, held(me, 1, 3))
-	runs, finishes, returned := l.start(context.Background()), l.start(context.Background()), l.start(context.Background())
+	runs, finishes, returned := l.start(context.Background(), nil), l.start(context.Background(), nil), l.start(context.Background(), nil)
 	finishes.finishing.Store(true)
 	l.returned(returned)
 	lost := l.gone([]*hold{runs, finishes, returned}, []int64{1, 2, 3})
@@ -196,8 +196,8 @@ func TestG3WhatWaitsTooLongGoesBack(t *testing.T) {
 	l := newLedger(2)
 	l.own(me, nil)
 	l.add(me, held(me, 1, 102))
-	l.start(context.Background())
-	l.start(context.Background())
+	l.start(context.Background(), nil)
+	l.start(context.Background(), nil)
 	if hs := l.overdue(time.Hour); len(hs) != 0 {
 		t.Errorf("%d go back at once", len(hs))
 	}
@@ -221,7 +221,7 @@ func TestG2HandlerRunsUntilItsOutcomeIsInHand(t *testing.T) {
 	}
 	w.become(w.identity())
 	w.handlers = context.Background()
-	w.ledger.add(w.self.Load().ID, []*hold{{Claimed: engine.Claimed{ID: 1, Fence: 1, Payload: []byte("1")}, handler: r.handlers["k"]}})
+	w.ledger.add(w.self.Load().ID, []*hold{{Claimed: &engine.Claimed{ID: 1, Fence: 1, Payload: []byte("1")}, handler: r.handlers["k"]}})
 	w.outcomes.mu.Lock() // handing it on takes a while
 	done := make(chan struct{})
 	go func() { defer close(done); w.runner() }()
@@ -253,7 +253,7 @@ func TestCloseStartsNothingMore(t *testing.T) {
 	l.own(me, nil)
 	l.add(me, held(me, 1, 2))
 	l.close()
-	if h := l.start(context.Background()); h != nil {
+	if h := l.start(context.Background(), nil); h != nil {
 		t.Errorf("started %d after close", h.ID)
 	}
 	if hs := l.unstarted(); len(hs) != 2 {

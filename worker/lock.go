@@ -189,7 +189,7 @@ func (w *Worker) look(s *search) (engine.Locked, *limits) {
 // goes the way of all others: within the transaction, from which nobody can take the job, it becomes a hold by lease.
 func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 	c, _ := job.Job()
-	h := &hold{Claimed: *c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, entered: now(), locked: true}
+	h := &hold{Claimed: c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, entered: now(), locked: true}
 	h.runner.Store(goroutine)
 	if c.Recorded && c.Cancel == nil {
 		// The key's work is on record already (G6): this row only has to go.
@@ -240,7 +240,7 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 		}
 		defer w.ledger.release(h)
 		if o.err != nil && w.adopt(job, h, o.err) {
-			w.conclude(o, cause)
+			w.conclude(o, cause, true)
 		}
 	}()
 	result, err := invoke(h, tx)
@@ -308,7 +308,7 @@ func (w *Worker) adoptLate(h *hold, ran time.Duration) int64 {
 	patience := now().add(w.doubts.moment)
 	for delay := 5 * time.Millisecond; ; delay = min(2*delay, doubtTime/4) {
 		ctx, cancel := limit(w.handlers)
-		fence, waits, err := w.store.Adopt(ctx, h.owner, &h.Claimed, ran)
+		fence, waits, err := w.store.Adopt(ctx, h.owner, h.Claimed, ran)
 		cancel()
 		if err != nil {
 			w.contact.failed(w.log, "adopt", err)

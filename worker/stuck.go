@@ -105,7 +105,7 @@ func (w *Worker) giveUp(h *hold, dump []byte) {
 	goesOn := w.ledger.giveUp(h)
 	w.log.Error("a handler ignores its context: it still runs after that has ended, and keeps its slot", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "running", since(h.started).Round(time.Millisecond), "ended", since(h.ended).Round(time.Millisecond), "cause", cause, "given_up", goesOn, "stack", stackOf(dump, h.runner.Load()))
 	if goesOn {
-		w.conclude(outcome{hold: h, err: fmt.Errorf("%w; the handler ignored that for %s and was given up", cause, since(h.ended).Round(time.Millisecond))}, context.Cause(h.ctx))
+		w.conclude(outcome{hold: h, err: fmt.Errorf("%w; the handler ignored that for %s and was given up", cause, since(h.ended).Round(time.Millisecond))}, context.Cause(h.ctx), true)
 	}
 	if goesOn && h.locked {
 		w.ledger.release(h)

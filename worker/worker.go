@@ -36,6 +36,7 @@ type Worker struct {
 
 	handlers   context.Context // base of every handler's context: it has the values of Run's, and never ends
 	outcomes   outcomes
+	room       room
 	marks      marks
 	wake       chan struct{} // this worker was notified
 	policy     atomic.Pointer[policy]

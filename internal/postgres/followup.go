@@ -19,7 +19,7 @@ func (s *Store) completeThen(ctx context.Context, id uuid.UUID, done []engine.Su
 	var ended []int64
 	err := s.outcomes.begin(ctx, func(tx pgx.Tx) error {
 		var err error
-		ended, err = finishThen(ctx, tx, gen.New(tx), id, done)
+		ended, err = finishThen(ctx, tx, id, done)
 		return err
 	})
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Store) completeThen(ctx context.Context, id uuid.UUID, done []engine.Su
 	return ended, nil
 }
 
-func finishThen(ctx context.Context, tx pgx.Tx, q *gen.Queries, id uuid.UUID, done []engine.Success) ([]int64, error) {
+func finishThen(ctx context.Context, tx pgx.Tx, id uuid.UUID, done []engine.Success) ([]int64, error) {
 	byID := make(map[int64]*engine.Success, len(done))
 	var recorded, plain []engine.Success
 	for i := range done {
@@ -45,11 +45,11 @@ func finishThen(ctx context.Context, tx pgx.Tx, q *gen.Queries, id uuid.UUID, do
 		if len(form) == 0 {
 			continue
 		}
-		c, err := complete(ctx, q, id, form, false)
+		c, err := complete(ctx, tx, id, form, false)
 		if err != nil {
 			return nil, err
 		}
-		if c.unrecorded, err = overtaken(ctx, q, form, c.unrecorded); err != nil {
+		if c.unrecorded, err = overtaken(ctx, gen.New(tx), form, c.unrecorded); err != nil {
 			return nil, err
 		}
 		all = append(all, c.ended...)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
@@ -148,15 +149,25 @@ func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark
 		arg.MarkAts, arg.MarkIds = append(arg.MarkAts, m.At), append(arg.MarkIds, m.ID)
 		arg.Limits = append(arg.Limits, int32(cmp.Or(m.Limit, n)))
 	}
-	rows, err := s.q.Claim(ctx, arg)
-	if err != nil || len(rows) == 0 {
+	var (
+		row              gen.ClaimRow
+		queue, kind, key pgtype.DriverBytes // the connection's memory, until the next row
+		dest             = fields(&row, map[string]any{"Queue": &queue, "Kind": &kind, "Key": &key})
+		out              = make([]engine.Claimed, 0, n)
+	)
+	_, err := each(s.work, func(rows pgx.Rows) error {
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		row.Queue, row.Kind = intern(queue, w.Queues), intern(kind, names)
+		out = append(out, claimed(&row))
+		out[len(out)-1].Key = string(key)
+		return nil
+	}).Claim(ctx, arg)
+	if err != nil || len(out) == 0 {
 		return nil, time.Time{}, translate(err)
 	}
-	out := make([]engine.Claimed, len(rows))
-	for i := range rows {
-		out[i] = claimed(&rows[i])
-	}
-	return out, rows[0].DbNow, nil
+	return out, row.DbNow, nil
 }
 
 func (s *Store) SuspectWaiting(ctx context.Context, w *engine.Worker) (bool, error) {
@@ -212,7 +223,7 @@ func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Succes
 	if done[0].Then != nil {
 		return s.completeThen(ctx, id, done)
 	}
-	c, err := complete(ctx, s.ended, id, done, false)
+	c, err := complete(ctx, s.outcomes, id, done, false)
 	return c.ended, err
 }
 
@@ -225,30 +236,36 @@ type completed struct {
 
 // complete takes outcomes that leave a record or outcomes that leave none, not both in one call. inTx: this completes the one
 // job of a handler's transaction.
-func complete(ctx context.Context, q *gen.Queries, id uuid.UUID, done []engine.Success, inTx bool) (c completed, err error) {
-	ids, fences := make([]int64, len(done)), make([]int64, len(done))
+func complete(ctx context.Context, db gen.DBTX, id uuid.UUID, done []engine.Success, inTx bool) (c completed, err error) {
+	numbers := make([]int64, 3*len(done))
+	ids, fences := numbers[:len(done)], numbers[len(done):2*len(done)]
+	c.ended = numbers[2*len(done) : 2*len(done)]
 	for i, d := range done {
 		ids[i], fences[i] = d.ID, d.Fence
 	}
 	if !done[0].Record {
-		rows, err := q.Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id, InTx: inTx})
-		c.ended = make([]int64, len(rows))
-		for i, r := range rows {
-			c.ended[i], c.xact = r.ID, r.Xact
-		}
+		var row gen.CompleteRow
+		dest := fields(&row, nil)
+		_, err := each(db, func(rows pgx.Rows) error {
+			err := rows.Scan(dest...)
+			c.ended, c.xact = append(c.ended, row.ID), row.Xact
+			return err
+		}).Complete(ctx, gen.CompleteParams{Ids: ids, Fences: fences, WorkerID: id, InTx: inTx})
 		return c, translate(err)
 	}
 	results, keep := make([]string, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		results[i], keep[i] = string(d.Result), d.Keep.Microseconds()
 	}
-	rows, err := q.CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep, InTx: inTx})
-	c.ended = make([]int64, len(rows))
-	for i, r := range rows {
-		if c.ended[i], c.xact = r.ID, r.Xact; !r.Recorded {
-			c.unrecorded = append(c.unrecorded, r.ID)
+	var row gen.CompleteRecordedRow
+	dest := fields(&row, nil)
+	_, err = each(db, func(rows pgx.Rows) error {
+		err := rows.Scan(dest...)
+		if c.ended, c.xact = append(c.ended, row.ID), row.Xact; !row.Recorded {
+			c.unrecorded = append(c.unrecorded, row.ID)
 		}
-	}
+		return err
+	}).CompleteRecorded(ctx, gen.CompleteRecordedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep, InTx: inTx})
 	return c, translate(err)
 }
 

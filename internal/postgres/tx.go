@@ -47,8 +47,9 @@ func (s *Store) InTx(ctx context.Context, id uuid.UUID, fn func(tx any, finish f
 		}
 		ctx, cancel := ending(ctx)
 		defer cancel()
-		q := gen.New(fresh(tx))
-		c, err := complete(ctx, q, id, []engine.Success{done}, true)
+		planned := fresh(tx)
+		q := gen.New(planned)
+		c, err := complete(ctx, planned, id, []engine.Success{done}, true)
 		switch {
 		case err == nil && len(c.ended) == 0:
 			err = engine.ErrLeaseLost
