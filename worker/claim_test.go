@@ -124,7 +124,7 @@ func TestG3HoldsAreLimited(t *testing.T) {
 	})
 	held := func() int { return one[int](t, pool, `SELECT count(*) FROM jobgen.jobs WHERE status = 'running'`) }
 	eventually(t, soon, "something is held", func() bool { return held() >= 10 })
-	always(t, time.Second, "at most 1,000 jobs are held", func() bool { return held() <= 1000 })
+	always(t, time.Second, "at most 2,000 jobs are held", func() bool { return held() <= 2000 })
 	close(gate)
 	drained(t, pool, soon)
 	if ran.Load() != total {

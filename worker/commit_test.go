@@ -419,13 +419,13 @@ func TestG5ServerCrashesAtCommit(t *testing.T) {
 // The answer to a flush is lost: the worker does not take its own success for staleness, nor store it twice.
 func TestLostAnswerToAFlushIsNoStaleness(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"Complete", "CompleteRecorded", "Fail"} {
+	for _, name := range []string{"Complete", "CompleteUnkeyed", "CompleteRecorded", "Fail"} {
 		for _, act := range []pgproxy.Act{pgproxy.CutBefore, pgproxy.CutDuring, pgproxy.CutInside} {
 			t.Run(fmt.Sprintf("%s, %s", name, act), func(t *testing.T) {
 				t.Parallel()
 				pool := database(t)
 				slow, network := proxied(t, pool)
-				none, some := kind("t.none"), answering("t.some")
+				none, some, once := kind("t.none"), answering("t.some"), keyed("t.once")
 				none.MaxAttempts = 2
 				var runs atomic.Int64
 				w := start(t, slow, worker.Config{}, func(r *worker.Registry) {
@@ -435,11 +435,13 @@ func TestLostAnswerToAFlushIsNoStaleness(t *testing.T) {
 						}
 						return leave(context.Background(), pool, j.Payload.N, "none")
 					})
-					worker.Handle(r, some, func(context.Context, *jobs.Job[task]) (string, error) { return fmt.Sprint(runs.Add(1)), nil })
+					count := func(context.Context, *jobs.Job[task]) (string, error) { return fmt.Sprint(runs.Add(1)), nil }
+					worker.Handle(r, some, count)
+					worker.Handle(r, once, count)
 				})
 				lost := network.On(statement(name), 1, act)
-				if name == "CompleteRecorded" {
-					if got, err := await(t, pool, enqueue(t, pool, some, task{})); got != "1" || err != nil {
+				if spec := map[string]*jobs.Spec[task, string]{"CompleteUnkeyed": some, "CompleteRecorded": once}[name]; spec != nil {
+					if got, err := await(t, pool, enqueue(t, pool, spec, task{})); got != "1" || err != nil {
 						t.Errorf("got %q, %v", got, err)
 					}
 				} else {

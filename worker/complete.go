@@ -64,8 +64,8 @@ func (o *outcomes) recycle(batch []outcome) {
 
 // room is what flushes write in, over and over; it is the complete loop's.
 type room struct {
-	plain, recorded []outcome
-	done            []engine.Success
+	plain, recorded, unkeyed []outcome
+	done                     []engine.Success
 }
 
 // complete is the loop that stores outcomes. What has gathered while one flush was on its way is the next: alone, an
@@ -135,7 +135,7 @@ func (o *outcomes) hurry() {
 // time; a statement under way is not cut, because its answer would be lost.
 func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	taken := w.outcomes.take()
-	plain, recorded := w.room.plain[:0], w.room.recorded[:0]
+	plain, recorded, unkeyed := w.room.plain[:0], w.room.recorded[:0], w.room.unkeyed[:0]
 	var failed, released, cancelled, followed, doubtful []outcome
 	for _, o := range taken {
 		switch {
@@ -151,6 +151,8 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 			followed = append(followed, o)
 		case o.hold.Recorded || !o.hold.records():
 			plain = append(plain, o)
+		case o.hold.Key == "":
+			unkeyed = append(unkeyed, o)
 		default:
 			recorded = append(recorded, o)
 		}
@@ -159,6 +161,7 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 		failed = append(failed, w.lookUp(ctx, stop, doubtful)...)
 	}
 	w.write(ctx, stop, plain, w.succeed)
+	w.write(ctx, stop, unkeyed, w.succeed)
 	w.write(ctx, stop, recorded, w.succeed)
 	w.write(ctx, stop, failed, w.fail)
 	w.write(ctx, stop, released, w.giveBack)
@@ -171,7 +174,8 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	w.outcomes.recycle(taken)
 	clear(plain)
 	clear(recorded)
-	w.room.plain, w.room.recorded = plain, recorded
+	clear(unkeyed)
+	w.room.plain, w.room.recorded, w.room.unkeyed = plain, recorded, unkeyed
 }
 
 // Bounds of the follow-ups that are stored in one transaction, unless a single job has more.

@@ -442,3 +442,26 @@ func ids[R any](refs []jobs.Ref[R]) (ids []int64) {
 	}
 	return ids
 }
+
+// The ids of jobs come from a sequence. If somebody sets that back, a job whose id has left a record before fails with the
+// reason, and only that one.
+func TestG9AnIdThatIsUsedAgainHarmsOnlyItsJob(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	s := answering("t.again")
+	refs := enqueueMany(t, pool, s, numbered(20))
+	execute(t, pool, `INSERT INTO jobgen.job_result (kind, key, job_id, result, finished_at, expires_at)
+		VALUES ('t.again', 'job:' || $1::bigint, $1, '"old"', now(), now() + interval '1 hour')`, refs[7].ID)
+	start(t, pool, worker.Config{}, func(r *worker.Registry) {
+		worker.Handle(r, s, func(context.Context, *jobs.Job[task]) (string, error) { return "new", nil })
+	})
+	for i, ref := range refs {
+		if i == 7 {
+			becomes(t, pool, ref.ID, "is dead with the reason", func(r row) bool {
+				return r.Status == "dead" && strings.Contains(r.LastError, "job_result_pkey")
+			})
+		} else if got, err := await(t, pool, ref); got != "new" || err != nil {
+			t.Errorf("job %d: %q, %v", i, got, err)
+		}
+	}
+}

@@ -129,6 +129,60 @@ func (q *Queries) CompleteRecorded(ctx context.Context, arg CompleteRecordedPara
 	return items, nil
 }
 
+const completeUnkeyed = `-- name: CompleteUnkeyed :many
+WITH done AS (
+  DELETE FROM jobgen.jobs j
+  WHERE j.id = ANY($1::bigint[]) AND j.fence = ANY($2::bigint[]) AND j.worker_id = $3::uuid
+  RETURNING j.id, j.kind
+), outcome AS (
+  SELECT unnest($1::bigint[]) AS id, unnest($4::text[]) AS result, unnest($5::bigint[]) AS keep_us
+), put AS (
+  INSERT INTO jobgen.job_result (kind, key, job_id, result, finished_at, expires_at)
+  SELECT done.kind, 'job:' || done.id, done.id, nullif(outcome.result, '')::jsonb,
+         clock_timestamp(), clock_timestamp() + outcome.keep_us * interval '1 microsecond'
+  FROM done JOIN outcome ON outcome.id = done.id
+)
+SELECT done.id FROM done
+`
+
+type CompleteUnkeyedParams struct {
+	Ids      []int64
+	Fences   []int64
+	WorkerID uuid.UUID
+	Results  []string
+	KeepUs   []int64
+}
+
+// CompleteUnkeyed is CompleteRecorded for jobs without a key. The row of a record is new then, so nothing looks for it: its key
+// is made from the id, an id is drawn from a sequence once, and its job leaves jobs once, in the statement that records it. A
+// repetition after a lost answer finds no job and inserts nothing. (If the sequence was set back by hand, the statement fails for
+// the id that is used again, and its job with it.)
+func (q *Queries) CompleteUnkeyed(ctx context.Context, arg CompleteUnkeyedParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, completeUnkeyed,
+		arg.Ids,
+		arg.Fences,
+		arg.WorkerID,
+		arg.Results,
+		arg.KeepUs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const handedOver = `-- name: HandedOver :many
 SELECT o.id::bigint AS id
 FROM (SELECT unnest($1::bigint[]) AS id, unnest($2::text[]) AS kind, unnest($3::text[]) AS key) o

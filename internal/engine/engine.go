@@ -135,14 +135,14 @@ type Claimed struct {
 type Hold struct{ ID, Fence int64 }
 
 // Success is a hold whose handler succeeded. Record: write a job_result row, which lives for Keep; Kind and Key are for finding out
-// why there is none.
+// why there is none. Unkeyed: the job has no key, so the row is new.
 type Success struct {
 	Hold
-	Kind, Key string
-	Record    bool
-	Result    []byte // JSON; nil: none
-	Keep      time.Duration
-	Then      []FollowUp // enqueued in the transaction that completes the hold, and only if that finds it
+	Kind, Key       string
+	Record, Unkeyed bool
+	Result          []byte // JSON; nil: none
+	Keep            time.Duration
+	Then            []FollowUp // enqueued in the transaction that completes the hold, and only if that finds it
 }
 
 // FollowUp is an enqueue that waits for a job to succeed.

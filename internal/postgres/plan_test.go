@@ -244,6 +244,12 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 		func() []any {
 			return []any{false, ids(), fences(), me, slices.Repeat([]string{"1"}, n()), make([]int64, n())}
 		})
+	add("CompleteUnkeyed", "jobs", "jobs_pkey",
+		func(q *gen.Queries) error {
+			_, err := q.CompleteUnkeyed(ctx, gen.CompleteUnkeyedParams{})
+			return err
+		},
+		func() []any { return []any{ids(), fences(), me, slices.Repeat([]string{"1"}, n()), make([]int64, n())} })
 	add("Fates", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Fates(ctx, gen.FatesParams{}); return err },
 		func() []any { return []any{me, ids(), slices.Repeat(fences(), n()), make([]int64, n())} })

@@ -240,8 +240,10 @@ func complete(ctx context.Context, db gen.DBTX, id uuid.UUID, done []engine.Succ
 	numbers := make([]int64, 3*len(done))
 	ids, fences := numbers[:len(done)], numbers[len(done):2*len(done)]
 	c.ended = numbers[2*len(done) : 2*len(done)]
+	unkeyed := !inTx
 	for i, d := range done {
 		ids[i], fences[i] = d.ID, d.Fence
+		unkeyed = unkeyed && d.Unkeyed
 	}
 	if !done[0].Record {
 		var row gen.CompleteRow
@@ -256,6 +258,16 @@ func complete(ctx context.Context, db gen.DBTX, id uuid.UUID, done []engine.Succ
 	results, keep := make([]string, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		results[i], keep[i] = string(d.Result), d.Keep.Microseconds()
+	}
+	if unkeyed {
+		var ended int64
+		dest := []any{&ended}
+		_, err = each(db, func(rows pgx.Rows) error {
+			err := rows.Scan(dest...)
+			c.ended = append(c.ended, ended)
+			return err
+		}).CompleteUnkeyed(ctx, gen.CompleteUnkeyedParams{Ids: ids, Fences: fences, WorkerID: id, Results: results, KeepUs: keep})
+		return c, translate(err)
 	}
 	var row gen.CompleteRecordedRow
 	dest := fields(&row, nil)

@@ -35,6 +35,25 @@ SELECT done.id, (done.id IN (SELECT put.job_id FROM put))::bool AS recorded, (CA
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done;
 
+-- name: CompleteUnkeyed :many
+-- CompleteUnkeyed is CompleteRecorded for jobs without a key. The row of a record is new then, so nothing looks for it: its key
+-- is made from the id, an id is drawn from a sequence once, and its job leaves jobs once, in the statement that records it. A
+-- repetition after a lost answer finds no job and inserts nothing. (If the sequence was set back by hand, the statement fails for
+-- the id that is used again, and its job with it.)
+WITH done AS (
+  DELETE FROM jobgen.jobs j
+  WHERE j.id = ANY(@ids::bigint[]) AND j.fence = ANY(@fences::bigint[]) AND j.worker_id = @worker_id::uuid
+  RETURNING j.id, j.kind
+), outcome AS (
+  SELECT unnest(@ids::bigint[]) AS id, unnest(@results::text[]) AS result, unnest(@keep_us::bigint[]) AS keep_us
+), put AS (
+  INSERT INTO jobgen.job_result (kind, key, job_id, result, finished_at, expires_at)
+  SELECT done.kind, 'job:' || done.id, done.id, nullif(outcome.result, '')::jsonb,
+         clock_timestamp(), clock_timestamp() + outcome.keep_us * interval '1 microsecond'
+  FROM done JOIN outcome ON outcome.id = done.id
+)
+SELECT done.id FROM done;
+
 -- name: HandedOver :many
 -- HandedOver finds those of the jobs whose key is now a newer job's that has not finished: it was handed over while they ran
 -- (Replace), and what they did counts. It is asked in a statement of its own, after the completion in the same transaction:
