@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-versions test-docker test-bench test-sql bench generate check-generated lint fmt
+.PHONY: help demo test race test-versions test-docker test-bench bench-compare test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,6 +46,9 @@ bench: ## measure against other queues and hand-written SQL (ARGS="-only feature
 	@scripts/ensure-postgres
 	@bench/peers/install
 	@cd bench && $(GO) run . $(ARGS)
+
+bench-compare: ## allocations and CPU time of a job and of an enqueue against another commit (ARGS="main 6")
+	@$(WITH) -- scripts/bench-compare $(ARGS)
 
 generate: ## sqlc's output and jobgen's
 	$(SQLC) generate

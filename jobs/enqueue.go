@@ -111,13 +111,15 @@ func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], paylo
 	elements := make([]engine.Element, len(payloads))
 	total := 0
 	for i, p := range payloads {
-		field := "payload"
-		if len(payloads) > 1 {
-			field = fmt.Sprintf("payload %d", i)
+		field := func() string {
+			if len(payloads) > 1 {
+				return fmt.Sprintf("payload %d", i)
+			}
+			return "payload"
 		}
 		b, err := storable.JSON(p, limit)
 		if err != nil {
-			return nil, &InvalidError{Kind: s.Kind, Field: field, Problem: err.Error(), Err: err}
+			return nil, &InvalidError{Kind: s.Kind, Field: field(), Problem: err.Error(), Err: err}
 		}
 		if total += len(b); total > maxStatement {
 			return nil, invalid(s.Kind, "payloads", fmt.Sprintf("take more than %d bytes together; enqueue fewer at once, in one transaction", maxStatement))
@@ -132,20 +134,12 @@ func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], paylo
 			elements[i].Key = storedKey(string(k.b))
 		}
 		if s.Key != nil && elements[i].Key == "" {
-			return nil, invalid(s.Kind, field, "gives an empty key; the kind's Key function must write at least one field")
+			return nil, invalid(s.Kind, field(), "gives an empty key; the kind's Key function must write at least one field")
 		}
 	}
 	got, err := producer(db).Enqueue(ctx, o.Insert, elements)
-	var value *engine.ValueError
-	var refused *InvalidError
-	switch {
-	case errors.As(err, &refused):
-		return nil, err
-	case errors.As(err, &value):
-		// What jsonb alone knows to refuse, such as a number of too many digits or too deep a nesting.
-		return nil, &InvalidError{Kind: s.Kind, Field: "payload", Problem: "was refused by the database: " + err.Error(), Err: err}
-	case err != nil:
-		return nil, fmt.Errorf("enqueue %s: %w", s.Kind, err)
+	if err != nil {
+		return nil, refusal(s.Kind, err)
 	}
 	refs := make([]Ref[R], len(got))
 	for i, g := range got {
@@ -155,4 +149,18 @@ func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], paylo
 		}
 	}
 	return refs, nil
+}
+
+// refusal is what the caller is told of an insert that failed with err.
+func refusal(kind string, err error) error {
+	var value *engine.ValueError
+	var refused *InvalidError
+	switch {
+	case errors.As(err, &refused):
+		return err
+	case errors.As(err, &value):
+		// What jsonb alone knows to refuse, such as a number of too many digits or too deep a nesting.
+		return &InvalidError{Kind: kind, Field: "payload", Problem: "was refused by the database: " + err.Error(), Err: err}
+	}
+	return fmt.Errorf("enqueue %s: %w", kind, err)
 }

@@ -28,8 +28,8 @@ func TestWhatWasClaimedAheadOfAPausedQueueGoesBack(t *testing.T) {
 	l := newLedger(2)
 	l.own(me, nil)
 	l.add(me, in(held(me, 1, 10), "open", "paused"))
-	l.start(context.Background())
-	l.start(context.Background())
+	l.start(context.Background(), nil)
+	l.start(context.Background(), nil)
 	back, _ := l.obey(&policy{paused: map[string]bool{"paused": true}})
 	if len(back) != 4 || slices.ContainsFunc(back, func(h *hold) bool { return h.Queue != "paused" || h.started != 0 }) {
 		t.Errorf("%d go back", len(back))
@@ -54,7 +54,7 @@ func TestAGrownLedgerHiresForWhatWaits(t *testing.T) {
 	if n, _ := l.add(me, held(me, 1, 3)); n != 1 {
 		t.Errorf("hires %d", n)
 	}
-	l.start(context.Background())
+	l.start(context.Background(), nil)
 	if n := l.resize(10); n != 2 {
 		t.Errorf("hires %d more for two that wait", n)
 	}
@@ -68,7 +68,7 @@ func TestAShrunkLedgerStartsNothingUntilThereIsRoom(t *testing.T) {
 	l.add(me, held(me, 1, 10))
 	var running []*hold
 	for range 3 {
-		running = append(running, l.start(context.Background()))
+		running = append(running, l.start(context.Background(), nil))
 	}
 	if n := l.resize(1); n != 0 {
 		t.Errorf("hires %d", n)
@@ -76,7 +76,7 @@ func TestAShrunkLedgerStartsNothingUntilThereIsRoom(t *testing.T) {
 	for i, h := range running {
 		l.returned(h)
 		l.free(h)
-		if next := l.start(context.Background()); (next != nil) != (i == 2) { // two of three runners leave
+		if next := l.start(context.Background(), nil); (next != nil) != (i == 2) { // two of three runners leave
 			t.Errorf("after handler %d: starts %v", i, next)
 		}
 	}
@@ -95,7 +95,7 @@ func TestAHandlerThatIsGivenUpHasNoOutcome(t *testing.T) {
 	}
 	w.become(w.identity())
 	w.handlers = context.Background()
-	h := &hold{Claimed: engine.Claimed{ID: 1, Fence: 1, Version: 1, Payload: []byte("1")}, handler: w.reg.handlers["k"]}
+	h := &hold{Claimed: &engine.Claimed{ID: 1, Fence: 1, Version: 1, Payload: []byte("1")}, handler: w.reg.handlers["k"]}
 	w.ledger.add(w.self.Load().ID, []*hold{h})
 	done := make(chan struct{})
 	go func() { defer close(done); w.runner() }()
@@ -137,7 +137,7 @@ func TestReservedSlotsAddUpAndUrgentJobsTakeThemFirst(t *testing.T) {
 		{9, -2, [3]int{2, 0, 0}},
 		{5, -1, [3]int{3, 1, 0}},
 	} {
-		l.count(&hold{Claimed: engine.Claimed{Priority: c.priority}}, c.n)
+		l.count(&hold{Claimed: &engine.Claimed{Priority: c.priority}}, c.n)
 		if got := room(); got != c.want {
 			t.Errorf("after %+d of priority %d there is room for %v, want %v", c.n, c.priority, got, c.want)
 		}
