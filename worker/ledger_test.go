@@ -240,6 +240,7 @@ func TestG2HandlerRunsUntilItsOutcomeIsInHand(t *testing.T) {
 		t.Errorf("%d handlers run while an outcome is on its way", running)
 	}
 	w.outcomes.mu.Unlock()
+	w.ledger.close()
 	<-done
 	if running, _, _ := w.ledger.counts(); running != 0 || len(w.outcomes.take()) != 1 {
 		t.Errorf("afterwards %d handlers run", running)

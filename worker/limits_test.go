@@ -112,6 +112,7 @@ func TestAHandlerThatIsGivenUpHasNoOutcome(t *testing.T) {
 	}
 	w.giveUp(h, goroutines())
 	close(until)
+	w.ledger.close()
 	<-done
 	out := w.outcomes.take()
 	if len(out) != 1 || out[0].err == nil {
