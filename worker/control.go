@@ -46,16 +46,16 @@ func (w *Worker) decided(queues []engine.Queue) {
 	if p.equal(before) {
 		return
 	}
-	for _, q := range w.cfg.Queues {
-		if p.paused[q] != before.paused[q] {
-			w.log.Info(map[bool]string{true: "queue is paused", false: "queue is resumed"}[p.paused[q]], "queue", q)
-		}
-	}
 	w.policy.Store(p)
 	back, runners := w.ledger.obey(p)
 	w.giveUnstarted(back)
 	w.hire(runners)
 	poke(w.wake)
+	for _, q := range w.cfg.Queues { // now that it is true
+		if p.paused[q] != before.paused[q] {
+			w.log.Info(map[bool]string{true: "queue is paused", false: "queue is resumed"}[p.paused[q]], "queue", q)
+		}
+	}
 }
 
 // unpaused is self with those of its queues that are not paused.
