@@ -280,6 +280,7 @@ type link struct {
 
 	// The proxy's lock guards these.
 	stranded bool
+	mute     bool // the client hears nothing more; the connection is about to end
 	gone     bool
 	asked    int      // messages forwarded that are answered by a ReadyForQuery
 	answered int      // ReadyForQuery seen
@@ -389,7 +390,7 @@ func (l *link) send(frame []byte) bool {
 	for t := p.fire(l.last); t != nil; t = t.next {
 		switch t.act {
 		case CutSent:
-			sent = t
+			sent, l.mute = t, true // a server that is quick must not be heard
 		case CutBefore:
 			p.mu.Unlock()
 			l.end()
@@ -440,7 +441,7 @@ func (l *link) toClient() {
 	for {
 		frame, err := readFrame(r, true)
 		p.mu.Lock()
-		for !l.gone && (l.stranded || !p.back) {
+		for !l.gone && (l.stranded || l.mute || !p.back) {
 			p.changed.Wait()
 		}
 		gone, due := l.gone, l.due
