@@ -275,8 +275,11 @@ func TestAWrongPasswordIsOneClearSentence(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	server, err := pgserver.Start(ctx, pgserver.Options{IgnoreDatabaseURL: true, Settings: map[string]string{"hba_file": hba}})
+	if errors.Is(err, pgserver.ErrUnavailable) {
+		t.Skip(err) // it needs a server of its own
+	}
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	defer server.Close()
 	admin, err := pgxpool.New(ctx, server.URL)
