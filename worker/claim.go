@@ -228,20 +228,12 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 	for i := range batch {
 		c, h := &batch[i], &space[i]
 		h.Claimed, h.handler, h.owner = c, w.reg.handlers[c.Kind], self.ID
-		if c.Recorded && c.Cancel == nil {
-			// The key's work is on record already (G6): this row only has to go.
-			if w.ledger.enter(self.ID, h) {
-				w.outcomes.put(outcome{hold: h})
-			}
-			continue
+		over := h.over()
+		if !over && !h.superfluous() {
+			hs = append(hs, h)
+		} else if w.ledger.enter(self.ID, h) {
+			w.outcomes.put(outcome{hold: h, cancel: over})
 		}
-		if c.Cancel != nil || c.Deadline != nil && c.Left <= 0 {
-			if w.ledger.enter(self.ID, h) {
-				w.outcomes.put(outcome{hold: h, cancel: true})
-			}
-			continue
-		}
-		hs = append(hs, h)
 	}
 	slices.SortFunc(hs, func(a, b *hold) int {
 		return cmp.Or(b.Priority-a.Priority, a.RunAt.Compare(b.RunAt), cmp.Compare(a.ID, b.ID))

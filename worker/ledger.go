@@ -37,6 +37,14 @@ type hold struct {
 
 func (h *hold) name() engine.Hold { return engine.Hold{ID: h.ID, Fence: h.Fence} }
 
+// superfluous tells of a job as it was claimed that its key's work is on record already (G6): its row only has to go.
+func (h *hold) superfluous() bool { return h.Recorded && h.Cancel == nil }
+
+// over tells of a job as it was claimed that it is not to start: somebody has asked for its end, or its deadline has passed.
+func (h *hold) over() bool {
+	return h.Cancel != nil || !h.Recorded && h.Deadline != nil && h.Left <= 0
+}
+
 // ledger is what this process holds. There are two limits: running handlers (slots) and holds whose outcome is not yet
 // stored. With one for both, a slot would wait for the database after each job (measured: 5k jobs/s at 10 slots).
 //

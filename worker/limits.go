@@ -58,12 +58,15 @@ func (l *ledger) reserved() int {
 	return l.limits.closed(0)
 }
 
+// full tells whether as many jobs of a queue run as it has slots.
+func (l *limits) full(queue string) bool {
+	most, limited := l.slots[queue]
+	return limited && l.queues[queue] >= most
+}
+
 // may tells whether h can start now.
 func (l *limits) may(h *hold, slots int) bool {
-	if most, limited := l.slots[h.Queue]; limited && l.queues[h.Queue] >= most {
-		return false
-	}
-	return len(l.reserve) == 0 || l.room(h.Priority, slots) > 0
+	return !l.full(h.Queue) && (len(l.reserve) == 0 || l.room(h.Priority, slots) > 0)
 }
 
 // with is l with what waits counted too.
@@ -182,8 +185,7 @@ func (l *ledger) uncount(h *hold) {
 	if h.limits != l.limits { // it was started under other limits, which count no more
 		return
 	}
-	most, limited := l.limits.slots[h.Queue]
-	if limited && l.limits.queues[h.Queue] >= most || l.partly() {
+	if l.limits.full(h.Queue) || l.partly() {
 		poke(l.eased)
 	}
 	l.limits.count(h, -1)
@@ -272,12 +274,7 @@ func (l *ledger) awaits(queues []string) (open []string, partly bool) {
 		return queues, false
 	}
 	for _, q := range queues {
-		full := false
-		if l.limits != nil {
-			most, limited := l.limits.slots[q]
-			full = limited && l.limits.queues[q] >= most
-		}
-		if !full && !l.paused[q] {
+		if full := l.limits != nil && l.limits.full(q); !full && !l.paused[q] {
 			open = append(open, q)
 		}
 	}

@@ -191,15 +191,14 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 	c, _ := job.Job()
 	h := &hold{Claimed: c, handler: w.reg.handlers[c.Kind], owner: w.self.Load().ID, entered: now(), locked: true}
 	h.runner.Store(goroutine)
-	if c.Recorded && c.Cancel == nil {
-		// The key's work is on record already (G6): this row only has to go.
+	if h.superfluous() {
 		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
 			job.Rollback(w.handlers)
 			w.contact.failed(w.log, "lock", err)
 		}
 		return
 	}
-	if c.Cancel != nil || c.Deadline != nil && c.Left <= 0 {
+	if h.over() {
 		if w.adopt(job, h, errNoTime) {
 			w.outcomes.put(outcome{hold: h, cancel: true})
 		}
@@ -288,8 +287,7 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 		return true
 	}
 	w.lockSweep.Store(true)
-	var doubt *engine.DoubtError
-	if errors.As(reason, &doubt) {
+	if doubt := doubtOf(reason); doubt != nil {
 		ctx, cancel := limit(w.handlers)
 		defer cancel()
 		fates, err := w.store.Fates(ctx, uuid.Nil, []engine.InDoubt{{Hold: engine.Hold{ID: h.ID}, Xact: doubt.Xact}})
