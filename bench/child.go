@@ -33,8 +33,9 @@ type task struct {
 type answer struct {
 	Ready                   bool
 	Seconds, Client, Memory float64
-	P50, P99                float64 // latencies, in seconds
-	First, Last             float64 // jobs per second at the beginning and at the end
+	P50, P99                float64           // latencies, in seconds
+	First, Last             float64           // jobs per second at the beginning and at the end
+	Series                  map[string]series // figures over time, by name
 	Statements              float64
 	Jobs                    int // if they were more than the task says
 	Error                   string
@@ -42,7 +43,7 @@ type answer struct {
 
 const (
 	goWord    = "go\n"
-	childTime = 10 * time.Minute // that one entrant may take at most
+	childTime = 10 * time.Minute // that one entrant may take at most, beyond the length of a contest that goes by time
 )
 
 // child is the whole life of an entrant's process.
@@ -65,12 +66,16 @@ func child() int {
 }
 
 func (t task) work(in *bufio.Reader, out *json.Encoder) error {
-	ctx, cancel := context.WithTimeout(context.Background(), childTime)
-	defer cancel()
-	_, e, ok := find(t.Contest, t.Entrant)
+	c, e, ok := find(t.Contest, t.Entrant)
 	if !ok {
 		return fmt.Errorf("there is no %s in %s", t.Entrant, t.Contest)
 	}
+	limit := childTime
+	if c.length > 0 {
+		limit += time.Duration(t.Jobs) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
 	s, err := e.open(ctx, t.URL, t.Jobs)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -14,7 +15,10 @@ type contest struct {
 	title string // %s: the number of jobs
 	note  string // what to know to read the figures
 	// jobs is how many jobs it takes when a drain takes n.
-	jobs     func(n int) int
+	jobs func(n int) int
+	// length is for how long it goes on unless -for says otherwise; 0: until its jobs are done. A contest that goes by time
+	// has no jobs; its entrants are given seconds instead.
+	length   time.Duration
 	metrics  []metric // what is told of it; nil: metrics
 	entrants []entrant
 }
@@ -53,6 +57,17 @@ type peer struct {
 }
 
 func all(n int) int { return n }
+
+// size is what the contest's entrants are given: jobs or, if it goes by time, seconds.
+func (c contest) size(jobs int, length time.Duration) int {
+	if c.length == 0 {
+		return c.jobs(jobs)
+	}
+	if length == 0 {
+		length = c.length
+	}
+	return int(length.Seconds())
+}
 
 // contests in the order in which they run and are reported.
 var contests = []contest{

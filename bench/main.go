@@ -30,9 +30,10 @@ import (
 // options are the command line.
 type options struct {
 	jobs, rounds int
-	only         []string // names of groups and contests; empty: all
-	baseline     string   // checkout to compare with; empty: none
-	peers        string   // folder with the queues of Node; empty: they do not take part
+	length       time.Duration // of contests that go by time; 0: their own
+	only         []string      // names of groups and contests; empty: all
+	baseline     string        // checkout to compare with; empty: none
+	peers        string        // folder with the queues of Node; empty: they do not take part
 	short        bool
 	out          string // folder of the results; empty: nothing is written
 	profile      string // folder of CPU profiles; empty: none
@@ -73,6 +74,7 @@ func parse(args []string) (options, error) {
 	var only string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&o.jobs, "jobs", 100_000, "jobs of a drain; contests with slower steps take a part of it")
+	f.DurationVar(&o.length, "for", 0, "how long contests that go by time (hold) take for each entrant in each round; 0: a minute")
 	f.IntVar(&o.rounds, "rounds", 5, "rounds, interleaved; an odd number has a median of its own")
 	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas; without it, all but idle and hold: "+strings.Join(selectable(), ", "))
 	f.StringVar(&o.baseline, "baseline", "", "a checkout of an older commit, to compare jobs without any feature with")
@@ -109,6 +111,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case o.jobs < 100 || o.jobs > 10_000_000:
 		return o, fmt.Errorf("-jobs is %d; it must be 100 to 10000000", o.jobs)
+	case o.length != 0 && o.length < time.Second:
+		return o, fmt.Errorf("-for is %s; it must be at least 1s", o.length)
 	case o.rounds < 1:
 		return o, fmt.Errorf("-rounds is %d; it must be at least 1", o.rounds)
 	}

@@ -60,7 +60,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			return nil, err
 		}
 	}
-	r := &results{Jobs: o.jobs, Rounds: o.rounds, samples: samples{}}
+	r := &results{Jobs: o.jobs, Rounds: o.rounds, Length: o.length, samples: samples{}}
 	if r.environment, err = b.meter.environment(ctx); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 	// What comes first finds everything cold: it runs once more than the others.
 	if first := run[0].takingPart(o); len(first) > 0 && first[0].seed != nil && !o.short {
 		p.say("warming up")
-		t := task{Contest: run[0].name, Entrant: first[0].name, Jobs: run[0].jobs(o.jobs)}
+		t := task{Contest: run[0].name, Entrant: first[0].name, Jobs: run[0].size(o.jobs, o.length)}
 		if _, err := b.enter(ctx, t, first[0]); err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", t.Contest, t.Entrant, err)
 		}
@@ -101,7 +101,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			}
 			for _, e := range entrants {
 				p.step(steps, fmt.Sprintf("round %d of %d: %s, %s", round+1, o.rounds, c.name, e.name))
-				t := task{Contest: c.name, Entrant: e.name, Jobs: max(c.jobs(o.jobs)/max(e.part, 1), 1)}
+				t := task{Contest: c.name, Entrant: e.name, Jobs: max(c.size(o.jobs, o.length)/max(e.part, 1), 1)}
 				if e.foreign != nil {
 					t.Contest, t.Entrant = e.foreign.as.contest, e.foreign.as.entrant
 				} else if round == o.rounds-1 {
@@ -207,6 +207,7 @@ func (b *bench) race(ctx context.Context, t task, command []string) (one sample,
 	return sample{
 		jobs: max(t.Jobs, a.Jobs), seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
 		p50: known(a.P50), p99: known(a.P99), first: known(a.First), last: known(a.Last), queries: known(a.Statements),
+		series: a.Series,
 	}, err
 }
 

@@ -14,12 +14,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // results are a run.
 type results struct {
 	environment
 	Jobs, Rounds int
+	Length       time.Duration // of contests that go by time, if it was given
 	Absent       []absent
 	samples      samples
 }
@@ -36,8 +38,10 @@ type chapter struct {
 	environment
 	Jobs    int                                     `json:"jobs"`
 	Rounds  int                                     `json:"rounds"`
+	Length  time.Duration                           `json:"length_ns,omitempty"` // of contests that go by time, if it was given
 	Ratios  map[string]spread                       `json:"ratios"`
-	Figures map[string]map[string]map[string]spread `json:"figures"` // by contest, entrant and metric
+	Figures map[string]map[string]map[string]spread `json:"figures"`          // by contest, entrant and metric
+	Series  map[string]map[string]map[string]series `json:"series,omitempty"` // of the last round; by contest, entrant and name
 	Absent  []absent                                `json:"absent,omitempty"`
 }
 
@@ -54,8 +58,8 @@ func (r *results) chapters() chapters {
 			}
 			if _, ok := cs[c.group]; !ok {
 				cs[c.group] = chapter{
-					environment: r.environment, Jobs: r.Jobs, Rounds: r.Rounds,
-					Ratios: map[string]spread{}, Figures: map[string]map[string]map[string]spread{},
+					environment: r.environment, Jobs: r.Jobs, Rounds: r.Rounds, Length: r.Length,
+					Ratios: map[string]spread{}, Figures: map[string]map[string]map[string]spread{}, Series: map[string]map[string]map[string]series{},
 				}
 			}
 			figures := cs[c.group].Figures
@@ -69,6 +73,13 @@ func (r *results) chapters() chapters {
 				}
 			}
 			figures[c.name][e.name] = in
+			if last := r.samples[t][len(r.samples[t])-1].series; last != nil {
+				all := cs[c.group].Series
+				if all[c.name] == nil {
+					all[c.name] = map[string]map[string]series{}
+				}
+				all[c.name][e.name] = last
+			}
 		}
 	}
 	for _, one := range ratios {
@@ -131,7 +142,7 @@ func (c chapter) title(one contest) string {
 	if !strings.Contains(one.title, "%s") {
 		return one.title
 	}
-	return fmt.Sprintf(one.title, count(float64(one.jobs(c.Jobs))))
+	return fmt.Sprintf(one.title, count(float64(one.size(c.Jobs, c.Length))))
 }
 
 func (c chapter) ratios() (rs []ratio) {

@@ -20,6 +20,14 @@ type sample struct {
 	first   float64 // jobs per second at the beginning, and at the end
 	last    float64
 	queries float64 // statements that the entrant has sent
+	series  map[string]series
+}
+
+// series is a figure over time: one value for each stretch of so many seconds, from the start. It has a name that tells the
+// unit, such as jobs_per_s.
+type series struct {
+	Every  float64   `json:"every_s"`
+	Values []float64 `json:"values"`
 }
 
 // metric is a figure made of a sample.

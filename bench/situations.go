@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,7 @@ var idleFleet = contest{
 
 var held = contest{
 	name: "hold", group: "hold", title: "A snapshot held for %s seconds under load",
-	jobs: func(n int) int { return max(n/1666, 1) }, metrics: []metric{first, last, hold},
+	length: time.Minute, metrics: []metric{first, last, hold},
 	note: fmt.Sprintf("A REPEATABLE READ transaction that has read stays open, so vacuum removes nothing. Meanwhile jobs are enqueued, %d at a time, whenever fewer than %d wait. "+
 		"First and last: the first and the last sixth of the time.", holdBatch, holdBacklog),
 	entrants: []entrant{holdJobgen, holdSQL, holdRiver},
@@ -203,7 +204,7 @@ func pause(ctx context.Context, d time.Duration) error {
 const (
 	holdBatch   = 1000
 	holdBacklog = 5000
-	holdParts   = 6
+	holdParts   = 60      // of a series; ten are a sixth of the time
 	holdMost    = 200_000 // jobs per second; no queue is faster
 )
 
@@ -229,10 +230,14 @@ func openHold(conns int, start func(ctx context.Context, pool *pgxpool.Pool, han
 			}
 			enqueued := 0
 			begin := time.Now()
-			var parts [holdParts]float64 // jobs called by the end of each
+			each := length.Seconds() / holdParts
+			rates := series{Every: each, Values: make([]float64, holdParts)}
+			before := 0.0
 			for part := 0; part < holdParts; {
 				for part < holdParts && time.Since(begin) >= length*time.Duration(part+1)/holdParts {
-					parts[part] = float64(called.Load())
+					now := float64(called.Load())
+					rates.Values[part] = math.Round((now - before) / each)
+					before = now
 					part++
 				}
 				if enqueued-int(called.Load()) >= holdBacklog {
@@ -255,8 +260,11 @@ func openHold(conns int, start func(ctx context.Context, pool *pgxpool.Pool, han
 					return fmt.Errorf("%d of %d jobs called: %w", called.Load(), enqueued, err)
 				}
 			}
-			each := length.Seconds() / holdParts
-			s.figures = answer{Jobs: enqueued, First: parts[0] / each, Last: (parts[holdParts-1] - parts[holdParts-2]) / each}
+			const sixth = holdParts / 6
+			s.figures = answer{
+				Jobs: enqueued, First: mean(rates.Values[:sixth]), Last: mean(rates.Values[holdParts-sixth:]),
+				Series: map[string]series{rate.key: rates},
+			}
 			return errors.Join(stop(), r.verify())
 		})
 		if err != nil {
@@ -266,6 +274,13 @@ func openHold(conns int, start func(ctx context.Context, pool *pgxpool.Pool, han
 		s.close = func() { inner.close(); _ = holder.Close(context.WithoutCancel(ctx)) }
 		return s, nil
 	}
+}
+
+func mean(values []float64) (sum float64) {
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
 }
 
 var holdJobgen = entrant{

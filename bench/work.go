@@ -38,20 +38,25 @@ func encode(ps []payload) ([][]byte, error) {
 
 // roll is called by every handler. It counts, and it notices a job that runs twice or was never enqueued.
 type roll struct {
-	seen  []atomic.Bool
+	n     int
+	seen  []atomic.Uint32 // a bit for each job: the roll of millions must not be what a process's memory consists of
 	left  atomic.Int64
 	wrong atomic.Int64
 	done  chan struct{} // closed when all have run
 }
 
 func newRoll(n int) *roll {
-	r := &roll{seen: make([]atomic.Bool, n), done: make(chan struct{})}
+	r := &roll{n: n, seen: make([]atomic.Uint32, (n+31)/32), done: make(chan struct{})}
 	r.left.Store(int64(n))
 	return r
 }
 
 func (r *roll) call(i int) {
-	if i < 0 || i >= len(r.seen) || r.seen[i].Swap(true) {
+	if i < 0 || i >= r.n {
+		r.wrong.Add(1)
+		return
+	}
+	if bit := uint32(1) << (i % 32); r.seen[i/32].Or(bit)&bit != 0 {
 		r.wrong.Add(1)
 		return
 	}
@@ -68,7 +73,7 @@ func (r *roll) await(ctx context.Context, failed <-chan error) error {
 	case err := <-failed:
 		return fmt.Errorf("ended with %d jobs not run: %w", r.left.Load(), err)
 	case <-ctx.Done():
-		return fmt.Errorf("%d of %d jobs not run: %w", r.left.Load(), len(r.seen), context.Cause(ctx))
+		return fmt.Errorf("%d of %d jobs not run: %w", r.left.Load(), r.n, context.Cause(ctx))
 	}
 }
 
