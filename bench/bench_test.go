@@ -176,7 +176,7 @@ func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 
 // Nothing can be said of their figures when they are this short.
 func TestLongPartsWork(t *testing.T) {
-	o, err := parse([]string{"-short", "-jobs", "100", "-only", "idle,hold", "-for", "1s", "-peers", ""})
+	o, err := parse([]string{"-short", "-jobs", "100", "-only", "idle,hold,spiral", "-for", "1s", "-peers", ""})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,9 @@ type answer struct {
 	First, Last             float64           // jobs per second at the beginning and at the end
 	Series                  map[string]series // figures over time, by name
 	Statements              float64
-	Jobs                    int // if they were more than the task says
+	Backlog                 float64 // jobs that waited, in the worst stretch of time
+	Claim50, Claim99        float64 // how long claims took in the worst stretch, in seconds
+	Jobs                    int     // if they were more than the task says
 	Error                   string
 }
 

@@ -103,6 +103,7 @@ var contests = []contest{
 	fullTables,
 	idleFleet,
 	held,
+	spiral,
 }
 
 // groups in the order of the chapters of RESULTS.md.
@@ -116,6 +117,7 @@ var groups = []struct {
 	{"full", "Full tables", false},
 	{"idle", "Nothing to do", true},
 	{"hold", "A held snapshot", true},
+	{"spiral", "Old snapshots", true},
 }
 
 // selectable are the names that -only takes: groups, and contests.
@@ -199,7 +201,7 @@ func (r ratio) group() string {
 }
 
 // ratios are what targets are stated in. For rates more is better, for costs less.
-var ratios = slices.Concat(peerRatios, featureRatios, situationRatios)
+var ratios = slices.Concat(peerRatios, featureRatios, situationRatios, spiralRatios)
 
 var peerRatios = slices.Concat(
 	[]ratio{

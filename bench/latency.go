@@ -10,11 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
-
-	"github.com/jobgen-go/jobgen/jobs"
-	"github.com/jobgen-go/jobgen/worker"
 )
 
 // arrivals is how jobs arrive: one at a time, least apart and further by an exponentially distributed time of that mean, so
@@ -51,9 +46,8 @@ var latenciesIdle = contest{
 	entrants: []entrant{latencyJobgen(seldom), latencySQL(seldom), latencyRiver(seldom, false)},
 }
 
-// openLatency opens a session of a worker that start starts; the worker calls handle at the start of each handler. What
-// start returns enqueues job i and, in the end, stops the worker.
-func openLatency(a arrivals, conns int, start func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(i int)) (call, func() error, error)) func(context.Context, string, int) (*session, error) {
+// openLatency opens a session of a worker that start starts.
+func openLatency(a arrivals, conns int, start serving) func(context.Context, string, int) (*session, error) {
 	return func(ctx context.Context, url string, n int) (_ *session, err error) {
 		var open []*pgxpool.Pool
 		closeAll := func() {
@@ -124,27 +118,7 @@ func quantile(sorted []float64, q float64) float64 {
 func latencyJobgen(a arrivals) entrant {
 	return entrant{
 		name: "jobgen", label: "jobgen", note: "default settings (worker.Config{}, pool of 4)", peer: jobgenPeer, verify: emptied,
-		open: openLatency(a, 4, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
-			var reg worker.Registry
-			worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
-				handle(j.Payload.N)
-				return nil
-			})
-			w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
-			if err != nil {
-				return nil, nil, err
-			}
-			running, cancel := context.WithCancel(ctx)
-			ended := make(chan error, 1)
-			go func() { ended <- w.Run(running) }()
-			return func(ctx context.Context, i int) error {
-					_, err := jobs.Enqueue(ctx, enqueuer, plainKind, payload{N: i})
-					return err
-				}, func() error {
-					cancel()
-					return <-ended
-				}, nil
-		}),
+		open: openLatency(a, 4, serveJobgen),
 	}
 }
 
@@ -222,32 +196,12 @@ func handwrittenListen(ctx context.Context, conn *pgx.Conn, handle func(int)) er
 }
 
 func latencyRiver(a arrivals, defaults bool) entrant {
-	e := entrant{name: "river", label: "River", note: fmt.Sprintf("MaxWorkers 100, FetchCooldown %s, FetchPollInterval %s", riverCooldown, riverPoll), peer: riverPeer, verify: riverDone}
-	config := river.Config{
-		Logger: quiet(), FetchCooldown: riverCooldown, FetchPollInterval: riverPoll,
-		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
-	}
+	e := entrant{name: "river", label: "River", note: riverPromptNote, peer: riverPeer, verify: riverDone}
+	config := riverPrompt
 	if defaults {
 		e.name, e.label, e.note = "river-defaults", "River, default settings", riverDefaults
 		config.FetchCooldown, config.FetchPollInterval = 0, 0
 	}
-	e.open = openLatency(a, riverConns, func(ctx context.Context, pool, enqueuer *pgxpool.Pool, handle func(int)) (call, func() error, error) {
-		workers := river.NewWorkers()
-		river.AddWorker(workers, &riverWorker{handle: handle})
-		config := config
-		config.Workers = workers
-		c, err := river.NewClient(riverpgxv5.New(pool), &config)
-		if err != nil {
-			return nil, nil, err
-		}
-		inserter, err := riverInserter(enqueuer)
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, i int) error {
-			_, err := inserter.Insert(ctx, riverArgs{N: i}, nil)
-			return err
-		}, func() error { return c.Stop(ctx) }, c.Start(ctx)
-	})
+	e.open = openLatency(a, riverConns, serveRiver(config))
 	return e
 }

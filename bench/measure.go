@@ -207,7 +207,7 @@ func (b *bench) race(ctx context.Context, t task, command []string) (one sample,
 	return sample{
 		jobs: max(t.Jobs, a.Jobs), seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
 		p50: known(a.P50), p99: known(a.P99), first: known(a.First), last: known(a.Last), queries: known(a.Statements),
-		series: a.Series,
+		backlog: known(a.Backlog), claim50: known(a.Claim50), claim99: known(a.Claim99), series: a.Series,
 	}, err
 }
 

@@ -3,17 +3,23 @@ package main
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 )
 
 // newPool gives a pool with all its connections open.
 func newPool(ctx context.Context, url string, conns int) (*pgxpool.Pool, error) {
+	return newTracedPool(ctx, url, conns, nil)
+}
+
+func newTracedPool(ctx context.Context, url string, conns int, tracer pgx.QueryTracer) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
 	config.MaxConns = int32(conns)
+	config.ConnConfig.Tracer = tracer
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err

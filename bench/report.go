@@ -195,16 +195,22 @@ func (c chapter) print(out io.Writer, short bool) {
 func (c chapter) table(out io.Writer, one contest) {
 	fmt.Fprintf(out, "%s\n", c.title(one))
 	if one.metrics != nil {
+		// More than three columns leave no room for the smallest and the largest.
+		column := (width-26)/len(one.metrics) - 1
 		fmt.Fprintf(out, "%-26s", "")
 		for _, m := range one.metrics {
-			fmt.Fprintf(out, " %17s", m.label)
+			fmt.Fprintf(out, " %*s", min(column, 17), m.label)
 		}
 		fmt.Fprintln(out)
 		for _, e := range one.entrants {
 			fmt.Fprintf(out, "%-26s", cut(e.label, 26))
 			for _, m := range one.metrics {
 				s := c.figure(term{one.name, e.name}, m)
-				fmt.Fprintf(out, " %17s", fine(s.Median)+" ("+fine(s.Min)+"–"+fine(s.Max)+")")
+				text := fine(s.Median)
+				if column >= 17 {
+					text += " (" + fine(s.Min) + "–" + fine(s.Max) + ")"
+				}
+				fmt.Fprintf(out, " %*s", min(column, 17), text)
 			}
 			fmt.Fprintln(out)
 		}
@@ -444,4 +450,9 @@ func brief(v float64) string {
 	return count(v)
 }
 
-func ratioText(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
+func ratioText(v float64) string {
+	if math.Abs(v) >= 100 {
+		return count(v)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}

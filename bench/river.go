@@ -59,6 +59,13 @@ var riverFast = river.Config{
 	Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: riverWorkers}},
 }
 
+// riverPrompt is for jobs that come one by one.
+var riverPrompt = river.Config{
+	FetchCooldown: riverCooldown, FetchPollInterval: riverPoll, Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+}
+
+var riverPromptNote = fmt.Sprintf("MaxWorkers 100, FetchCooldown %s, FetchPollInterval %s", riverCooldown, riverPoll)
+
 const riverDefaults = "MaxWorkers 100, which has no default; FetchCooldown 100ms, FetchPollInterval 1s"
 
 func riverDrain(name, label, note string, part int, config river.Config) entrant {
@@ -106,6 +113,10 @@ func riverDone(ctx context.Context, conn *pgx.Conn, n int) error {
 		return err
 	}
 	return expect(ctx, conn, n, `SELECT count(*) FROM river_job`)
+}
+
+func riverNothingLeft(ctx context.Context, conn *pgx.Conn, _ int) error {
+	return expect(ctx, conn, 0, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
 }
 
 func riverInserter(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {

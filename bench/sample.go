@@ -20,6 +20,9 @@ type sample struct {
 	first   float64 // jobs per second at the beginning, and at the end
 	last    float64
 	queries float64 // statements that the entrant has sent
+	backlog float64 // the largest number of jobs that waited
+	claim50 float64 // seconds that claims took in the worst stretch of time
+	claim99 float64
 	series  map[string]series
 }
 
@@ -54,6 +57,12 @@ var (
 	memory  = metric{"client_memory_mb", "client MB", false, func(s sample) float64 { return s.memory / (1 << 20) }}
 )
 
+var (
+	backlogWorst = metric{"worst_backlog", "backlog", false, func(s sample) float64 { return s.backlog }}
+	claim50      = metric{"claim_p50_ms", "claim ms p50", false, func(s sample) float64 { return s.claim50 * 1e3 }}
+	claim99      = metric{"claim_p99_ms", "claim ms p99", false, func(s sample) float64 { return s.claim99 * 1e3 }}
+)
+
 // of idle workers, each of which is a job
 var (
 	statements = metric{"statements_per_worker_s", "statements/worker/s", false, func(s sample) float64 { return s.queries / float64(s.jobs) / s.seconds }}
@@ -64,7 +73,7 @@ var (
 var metrics = []metric{rate, client, server, cpu, wal, commits, dead, memory}
 
 // recorded is all that results.json holds of a contest, if it is known
-var recorded = append(slices.Clone(metrics), p50, p99, first, last, hold, statements, busy, clientBusy)
+var recorded = append(slices.Clone(metrics), p50, p99, first, last, hold, statements, busy, clientBusy, backlogWorst, claim50, claim99)
 
 // spread is a median with the smallest and the largest value beside it.
 type spread struct {

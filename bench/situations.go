@@ -334,9 +334,7 @@ var holdSQL = entrant{
 
 var holdRiver = entrant{
 	name: "river", label: "River", note: "the settings of its drain; InsertManyFast", peer: riverPeer,
-	verify: func(ctx context.Context, conn *pgx.Conn, _ int) error {
-		return expect(ctx, conn, 0, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
-	},
+	verify: riverNothingLeft,
 	open: openHold(riverConns, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
 		workers := river.NewWorkers()
 		river.AddWorker(workers, &riverWorker{handle: handle})
