@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // written, and nothing is wider than a terminal.
 func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 	folder := t.TempDir()
-	o, err := parse([]string{"-jobs", "200", "-rounds", "1", "-only", "peers,features,processes,full", "-peers", "", "-out", folder, "-profile", filepath.Join(folder, "profiles")})
+	o, err := parse([]string{"-jobs", "200", "-rounds", "1", "-only", "peers,features,enqueue,processes,full", "-peers", "", "-out", folder, "-profile", filepath.Join(folder, "profiles")})
 	if err != nil {
 		t.Fatal(err)
 	}

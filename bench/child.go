@@ -40,12 +40,16 @@ type answer struct {
 	Backlog                 float64 // jobs that waited, in the worst stretch of time
 	Claim50, Claim99        float64 // how long claims took in the worst stretch, in seconds
 	Jobs                    int     // if they were more than the task says
+	Called                  int     // jobs so far: an answer before the last one, and without anything else
+	Ran                     []byte  // jobs, a bit for each, of a process that is told to stop
 	Error                   string
 }
 
 const (
 	goWord    = "go\n"
-	childTime = 10 * time.Minute // that one entrant may take at most, beyond the length of a contest that goes by time
+	stopWord  = "stop\n"
+	tellEvery = 2 * time.Millisecond // how many jobs it has run, for who says stop
+	childTime = 10 * time.Minute     // that one entrant may take at most, beyond the length of a contest that goes by time
 )
 
 // child is the whole life of an entrant's process.
@@ -91,7 +95,10 @@ func (t task) work(in *bufio.Reader, out *json.Encoder) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, in)
+		if word, _ := in.ReadString('\n'); word == stopWord && s.stop != nil {
+			close(s.stop)
+			_, _ = io.Copy(io.Discard, in)
+		}
 		select {
 		case <-ended:
 		default:
@@ -110,14 +117,49 @@ func (t task) work(in *bufio.Reader, out *json.Encoder) error {
 		defer pprof.StopCPUProfile()
 	}
 	begin, used := time.Now(), ownCPU()
-	if err := s.run(ctx); err != nil {
+	tell := func() error { return nil }
+	if s.roll != nil {
+		tell = s.roll.tell(out)
+	}
+	if err := errors.Join(s.run(ctx), tell()); err != nil {
 		return err
 	}
 	seconds, client := time.Since(begin).Seconds(), zero(ownCPU()-used)
 	a := s.figures
-	a.Seconds, a.Client, a.Memory = seconds, client, zero(ownMemory())
+	a.Client, a.Memory = client, zero(ownMemory())
+	if a.Seconds == 0 {
+		a.Seconds = seconds
+	}
+	if s.roll != nil {
+		a.Ran = s.roll.ran()
+	}
 	close(ended)
 	return out.Encode(a)
+}
+
+// tell says again and again how many jobs have run, until what it returns is called.
+func (r *roll) tell(out *json.Encoder) (end func() error) {
+	ended, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(tellEvery)
+		defer tick.Stop()
+		var err error
+		for told := 0; ; {
+			select {
+			case <-tick.C:
+			case <-ended:
+				done <- err
+				return
+			}
+			if called := r.n - int(r.left.Load()); called != told && err == nil {
+				told, err = called, out.Encode(answer{Called: called})
+			}
+		}
+	}()
+	return func() error {
+		close(ended)
+		return <-done
+	}
 }
 
 // JSON has no NaN.
@@ -180,12 +222,26 @@ func startChild(ctx context.Context, t task, command ...string) (_ *process, err
 	return p, nil
 }
 
-// run lets the child go and returns its figures.
-func (p *process) run(ctx context.Context) (answer, error) {
+// run lets the child go and returns its figures. Before that it says how many jobs have run, if the child tells.
+func (p *process) run(ctx context.Context, called func(int)) (answer, error) {
 	if _, err := io.WriteString(p.in, goWord); err != nil {
 		return answer{}, err
 	}
-	return p.answer(ctx)
+	for {
+		a, err := p.answer(ctx)
+		if err != nil || a.Called == 0 {
+			return a, err
+		}
+		if called != nil {
+			called(a.Called)
+		}
+	}
+}
+
+// stop ends the run of a child that waits for it.
+func (p *process) stop() error {
+	_, err := io.WriteString(p.in, stopWord)
+	return err
 }
 
 func (p *process) answer(ctx context.Context) (a answer, err error) {

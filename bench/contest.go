@@ -31,6 +31,10 @@ type entrant struct {
 	peer  peer   // whose tables its database has
 	// part is the share of the contest's jobs that it gets, one in so many, where it would take minutes; 0: all.
 	part int
+	// processes share its jobs; 0: one, which knows itself when it has done them.
+	processes int
+	// beside works in a process of its own while the entrant is measured. Nothing of it is measured but what it costs the server.
+	beside *entrant
 	// needs says what it lacks on this machine; nil, or an answer of "": nothing.
 	needs func(o options) string
 	// foreign is the entrant of another program that this is. It has neither seed nor open.
@@ -41,6 +45,8 @@ type entrant struct {
 	open func(ctx context.Context, url string, n int) (*session, error)
 	// verify fails unless the database shows that n jobs were done, and nothing else.
 	verify func(ctx context.Context, conn *pgx.Conn, n int) error
+	// verifyBeside is given, too, what was run beside; nil: it does not matter.
+	verifyBeside func(ctx context.Context, conn *pgx.Conn, n int, beside ran) error
 }
 
 // session is an entrant ready to go.
@@ -48,6 +54,9 @@ type session struct {
 	run     func(ctx context.Context) error // what is measured; it returns when the last job is done and stored
 	figures answer                          // further ones, which run has set
 	close   func()
+	// Of a process that shares its jobs with others, or works beside: stop ends its run, and roll is what it has run.
+	stop chan struct{}
+	roll *roll
 }
 
 // peer is a queue with tables of its own.
@@ -95,6 +104,8 @@ var contests = []contest{
 		name: "enqueuemany", group: "peers", title: "%s jobs enqueued by one call, no workers", jobs: all,
 		entrants: []entrant{enqueueManyJobgen, enqueueManySQL, enqueueManyCopy, enqueueManyRiver, graphile("enqueuemany", "addJobs", 0), pgBoss("enqueuemany", "insert", 0), enqueueManyGue},
 	},
+	enqueueBusy,
+	enqueueIdle,
 	latencies,
 	latenciesIdle,
 	featureDrains,
@@ -113,6 +124,7 @@ var groups = []struct {
 }{
 	{"peers", "Others", false},
 	{"features", "What features cost", false},
+	{"enqueue", "Enqueueing beside a worker", false},
 	{"processes", "Several workers", false},
 	{"full", "Full tables", false},
 	{"idle", "Nothing to do", true},
@@ -173,6 +185,9 @@ func find(contestName, entrantName string) (contest, entrant, bool) {
 			if c.name == contestName && e.name == entrantName {
 				return c, e, true
 			}
+			if c.name == contestName && e.beside != nil && e.beside.name == entrantName {
+				return c, *e.beside, true
+			}
 		}
 	}
 	return contest{}, entrant{}, false
@@ -201,7 +216,7 @@ func (r ratio) group() string {
 }
 
 // ratios are what targets are stated in. For rates more is better, for costs less.
-var ratios = slices.Concat(peerRatios, featureRatios, situationRatios, spiralRatios)
+var ratios = slices.Concat(peerRatios, featureRatios, enqueueRatios, situationRatios, spiralRatios)
 
 var peerRatios = slices.Concat(
 	[]ratio{

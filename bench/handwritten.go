@@ -108,19 +108,11 @@ func handwrittenLoop(ctx context.Context, pool *pgxpool.Pool, handle func(i int)
 }
 
 func enqueueSQL(conns int) entrant {
-	const insert = `INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ($1, $2, $3) RETURNING id`
 	return entrant{
 		name: "sql", label: "bare INSERT", peer: jobgenPeer, note: "into jobgen's table; wakes nobody",
 		open: func(ctx context.Context, url string, n int) (*session, error) {
 			return openCallers(ctx, url, conns, n, func(pool *pgxpool.Pool) (call, error) {
-				return func(ctx context.Context, i int) error {
-					b, err := json.Marshal(payload{N: i})
-					if err != nil {
-						return err
-					}
-					var id int64
-					return pool.QueryRow(ctx, insert, queue, plainKind.Kind, b).Scan(&id)
-				}, nil
+				return insertSQL(pool), nil
 			})
 		},
 		verify: queued,

@@ -182,12 +182,17 @@ func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err e
 	if err := e.verify(ctx, conn, t.Jobs); err != nil {
 		return one, fmt.Errorf("it did not do what it should: %w", err)
 	}
+	if e.verifyBeside != nil {
+		if err := e.verifyBeside(ctx, conn, t.Jobs, one.ran); err != nil {
+			return one, fmt.Errorf("beside it: %w", err)
+		}
+	}
 	return one, nil
 }
 
 // race is what is measured.
 func (b *bench) race(ctx context.Context, t task, command []string) (one sample, err error) {
-	p, err := startChild(ctx, t, command...)
+	p, err := startTeam(ctx, t, command)
 	if err != nil {
 		return one, err
 	}
@@ -207,7 +212,7 @@ func (b *bench) race(ctx context.Context, t task, command []string) (one sample,
 	return sample{
 		jobs: max(t.Jobs, a.Jobs), seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
 		p50: known(a.P50), p99: known(a.P99), first: known(a.First), last: known(a.Last), queries: known(a.Statements),
-		backlog: known(a.Backlog), claim50: known(a.Claim50), claim99: known(a.Claim99), series: a.Series,
+		backlog: known(a.Backlog), claim50: known(a.Claim50), claim99: known(a.Claim99), series: a.Series, ran: a.Ran,
 	}, err
 }
 
@@ -218,7 +223,7 @@ func runChild(ctx context.Context, t task, command []string) (a answer, err erro
 		return a, err
 	}
 	defer func() { err = errors.Join(err, p.wait()) }()
-	return p.run(ctx)
+	return p.run(ctx, nil)
 }
 
 // backlog fills the database and leaves it as it would be some time later.

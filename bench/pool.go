@@ -69,20 +69,23 @@ func openCallers(ctx context.Context, url string, callers, n int, prepare func(*
 		pool.Close()
 		return nil, err
 	}
-	return &session{close: pool.Close, run: func(ctx context.Context) error {
-		g, ctx := errgroup.WithContext(ctx)
-		for caller := range callers {
-			g.Go(func() error {
-				for i := caller; i < n; i += callers {
-					if err := do(ctx, i); err != nil {
-						return err
-					}
+	return &session{close: pool.Close, run: func(ctx context.Context) error { return inParallel(ctx, callers, n, do) }}, nil
+}
+
+// inParallel has so many callers share n calls evenly.
+func inParallel(ctx context.Context, callers, n int, do call) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for caller := range callers {
+		g.Go(func() error {
+			for i := caller; i < n; i += callers {
+				if err := do(ctx, i); err != nil {
+					return err
 				}
-				return nil
-			})
-		}
-		return g.Wait()
-	}}, nil
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // call does what is to be done for job i.

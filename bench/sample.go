@@ -24,6 +24,7 @@ type sample struct {
 	claim50 float64 // seconds that claims took in the worst stretch of time
 	claim99 float64
 	series  map[string]series
+	ran     ran
 }
 
 // series is a figure over time: one value for each stretch of so many seconds, from the start. It has a name that tells the

@@ -22,7 +22,7 @@ import (
 
 var processes = contest{
 	name: "processes", group: "processes", title: "Drain of %s no-op jobs by several workers", jobs: all,
-	note: "Each worker has a pool, a lease and loops of its own, as a process has; all are in one process here, and share its two cores with the server.",
+	note: "Each worker is a process of its own. Client CPU and memory are those of all together.",
 	entrants: []entrant{
 		drainWorkers(1), drainWorkers(2), drainWorkers(4), drainWorkers(8),
 	},
@@ -69,16 +69,36 @@ func drainWorkers(k int) entrant {
 	name := fmt.Sprint(k)
 	return entrant{
 		name: name, label: strings.TrimSuffix(name+" workers", map[bool]string{true: "s"}[k == 1]), note: "default settings", peer: jobgenPeer, verify: emptied,
-		seed: func(ctx context.Context, url string, n int) error { return seedJobgen(ctx, url, plainKind, n) },
-		open: func(ctx context.Context, url string, n int) (*session, error) {
-			r := newRoll(n)
-			start, closeAll, err := openWorkers(ctx, url, k, r.call, nil)
-			return &session{close: closeAll, run: func(ctx context.Context) error {
-				stop := start(ctx)
-				return errors.Join(r.await(ctx, nil), stop(), r.verify())
-			}}, err
+		seed:      func(ctx context.Context, url string, n int) error { return seedJobgen(ctx, url, plainKind, n) },
+		processes: k, open: func(ctx context.Context, url string, n int) (*session, error) {
+			return openStopped(ctx, url, newRoll(n), nil)
 		},
 	}
+}
+
+// openStopped is a session of a worker that works until it is told to stop.
+func openStopped(ctx context.Context, url string, r *roll, handle func()) (*session, error) {
+	start, closeAll, err := openWorkers(ctx, url, 1, func(i int) {
+		if handle != nil {
+			handle()
+		}
+		r.call(i)
+	}, nil)
+	if err != nil {
+		closeAll()
+		return nil, err
+	}
+	s := &session{close: closeAll, roll: r, stop: make(chan struct{})}
+	s.run = func(ctx context.Context) (err error) {
+		end := start(ctx)
+		select {
+		case <-s.stop:
+		case <-ctx.Done():
+			err = fmt.Errorf("%d jobs run: %w", r.n-int(r.left.Load()), ctx.Err())
+		}
+		return errors.Join(err, end(), r.verify())
+	}
+	return s, nil
 }
 
 // openWorkers makes k workers, each with a pool of its own, on which tracer sees all statements.
