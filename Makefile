@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-versions test-docker test-bench bench-compare test-sql bench generate check-generated lint fmt
+.PHONY: help demo test race test-versions test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,10 +42,14 @@ test-sql: ## enqueueing through sqlx, GORM, bun and ent, on pgx and lib/pq (TEST
 	@scripts/ensure-postgres
 	@cd sqltest && $(GO) run github.com/jobgen-go/jobgen/cmd/jobgen check ./... && $(GO) vet ./... && $(GO) test $(TESTFLAGS) ./...
 
-bench: ## measure against other queues and hand-written SQL (ARGS="-only features -rounds 5")
+bench: ## measure against other queues and hand-written SQL, minutes to hours (ARGS="-only features -rounds 5")
 	@scripts/ensure-postgres
 	@bench/peers/install
 	@cd bench && $(GO) run . $(ARGS)
+
+bench-short: ## the ratios that jobgen's targets are about, of a short run: half a minute, fails only if the program does
+	@scripts/ensure-postgres
+	@cd bench && $(GO) run . -short $(ARGS)
 
 bench-compare: ## allocations and CPU time of a job and of an enqueue against another commit (ARGS="main 6")
 	@$(WITH) -- scripts/bench-compare $(ARGS)

@@ -166,11 +166,44 @@ func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.HasPrefix(got, "enqueuemany/insert ") || strings.Contains(got, "min–max") {
+	if got := out.String(); !strings.Contains(got, "\nenqueuemany/insert ") || !strings.Contains(got, "should be ≥ 3 of River") || strings.Contains(got, "min–max") {
 		t.Errorf("printed:\n%s", got)
 	}
 	if files, _ := os.ReadDir(folder); len(files) > 0 {
 		t.Errorf("wrote %v", files)
+	}
+}
+
+// What continuous integration runs: the ratios that targets are about, on one screen.
+func TestShortIsAboutTargets(t *testing.T) {
+	o, err := parse([]string{"-short", "-jobs", "200", "-peers", ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.rest, o.volatile = 0, true
+	var out bytes.Buffer
+	err = run(t.Context(), o, &out)
+	if errors.Is(err, pgserver.ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) > 25 {
+		t.Errorf("%d lines:\n%s", len(lines), out.String())
+	}
+	for _, line := range lines {
+		if utf8.RuneCountInString(line) > width {
+			t.Errorf("too wide: %s", line)
+		}
+	}
+	for _, r := range ratios {
+		_, targeted := targetOf(r.key)
+		ran := r.group() == "peers" && r.metric.key != cpu.key && !slices.ContainsFunc(slices.Concat(r.ours, r.other), func(t term) bool { return lacks(o, t) })
+		if printed := strings.Contains(out.String(), "\n"+r.key+" "); printed != (targeted && ran) && r.metric.key != cpu.key {
+			t.Errorf("%s: printed %t", r.key, printed)
+		}
 	}
 }
 

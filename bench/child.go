@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ type task struct {
 	Contest, Entrant, URL string
 	Jobs                  int
 	Profile               string // file; empty: none
+	Rate                  int    // samples per second of CPU time; 0: pprof's
 }
 
 // answer is what a child says: first that it is ready, then its figures. Error ends it. What is 0 is not known.
@@ -36,6 +38,7 @@ type answer struct {
 	P50, P99                float64           // latencies, in seconds
 	First, Last             float64           // jobs per second at the beginning and at the end
 	Series                  map[string]series // figures over time, by name
+	Curve                   []float64         // latencies: quantiles at equal distances, in seconds
 	Statements              float64
 	Backlog                 float64 // jobs that waited, in the worst stretch of time
 	Claim50, Claim99        float64 // how long claims took in the worst stretch, in seconds
@@ -111,6 +114,10 @@ func (t task) work(in *bufio.Reader, out *json.Encoder) error {
 			return err
 		}
 		defer f.Close()
+		if t.Rate > 0 {
+			// StartCPUProfile cannot change it any more, and says so on standard error.
+			runtime.SetCPUProfileRate(t.Rate)
+		}
 		if err := pprof.StartCPUProfile(f); err != nil {
 			return err
 		}

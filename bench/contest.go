@@ -20,6 +20,7 @@ type contest struct {
 	// has no jobs; its entrants are given seconds instead.
 	length   time.Duration
 	metrics  []metric // what is told of it; nil: metrics
+	across   bool     // in tables entrants stand side by side, and metrics below each other
 	entrants []entrant
 }
 
@@ -35,6 +36,8 @@ type entrant struct {
 	processes int
 	// beside works in a process of its own while the entrant is measured. Nothing of it is measured but what it costs the server.
 	beside *entrant
+	// components has its CPU time told by component, which costs something.
+	components bool
 	// needs says what it lacks on this machine; nil, or an answer of "": nothing.
 	needs func(o options) string
 	// foreign is the entrant of another program that this is. It has neither seed nor open.
@@ -112,6 +115,7 @@ var contests = []contest{
 	featureEnqueues,
 	processes,
 	fullTables,
+	costs,
 	idleFleet,
 	held,
 	spiral,
@@ -127,6 +131,7 @@ var groups = []struct {
 	{"enqueue", "Enqueueing beside a worker", false},
 	{"processes", "Several workers", false},
 	{"full", "Full tables", false},
+	{"cost", "What a job's CPU time is made of", false},
 	{"idle", "Nothing to do", true},
 	{"hold", "A held snapshot", true},
 	{"spiral", "Old snapshots", true},
@@ -157,6 +162,9 @@ func isGroup(name string) bool {
 
 // runs tells whether the contest is selected.
 func (o options) runs(c contest) bool {
+	if o.targeted {
+		return c.group == "peers" && len(c.takingPart(o)) > 0
+	}
 	if len(o.only) > 0 {
 		return slices.Contains(o.only, c.name) || slices.Contains(o.only, c.group)
 	}
@@ -171,6 +179,9 @@ func (o options) runs(c contest) bool {
 // takingPart are the entrants of a contest that can run here.
 func (c contest) takingPart(o options) (es []entrant) {
 	for _, e := range c.entrants {
+		if o.targeted && !targeted(term{c.name, e.name}) {
+			continue
+		}
 		if e.needs == nil || e.needs(o) == "" {
 			es = append(es, e)
 		}
@@ -216,7 +227,14 @@ func (r ratio) group() string {
 }
 
 // ratios are what targets are stated in. For rates more is better, for costs less.
-var ratios = slices.Concat(peerRatios, featureRatios, enqueueRatios, situationRatios, spiralRatios)
+var ratios = slices.Concat(
+	peerRatios,
+	featureRatios,
+	enqueueRatios,
+	situationRatios,
+	spiralRatios,
+	idleRatios,
+)
 
 var peerRatios = slices.Concat(
 	[]ratio{

@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/jobgen-go/jobgen => ../
 
 require (
+	github.com/google/pprof v0.0.0-20261105003125-4bf881d7fb0b
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jobgen-go/jobgen v0.0.0-00010101000000-000000000000

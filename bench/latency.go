@@ -103,11 +103,23 @@ func openLatency(a arrivals, conns int, start serving) func(context.Context, str
 				all = append(all, started[i].Sub(committed[i]).Seconds())
 			}
 			slices.Sort(all)
-			s.figures.P50, s.figures.P99 = quantile(all, 0.50), quantile(all, 0.99)
+			s.figures.P50, s.figures.P99, s.figures.Curve = quantile(all, 0.50), quantile(all, 0.99), curve(all)
 			return nil
 		}
 		return s, nil
 	}
+}
+
+// curvePoints is how many quantiles are kept of a distribution: each hundredth, and both ends.
+const curvePoints = 101
+
+// curve is the distribution of sorted values.
+func curve(sorted []float64) []float64 {
+	c := make([]float64, curvePoints)
+	for i := range c {
+		c[i] = quantile(sorted, float64(i)/(curvePoints-1))
+	}
+	return c
 }
 
 // quantile of sorted values.

@@ -35,6 +35,8 @@ type options struct {
 	baseline     string        // checkout to compare with; empty: none
 	peers        string        // folder with the queues of Node; empty: they do not take part
 	short        bool
+	targeted     bool   // only those peers of whom a target speaks
+	rewrite      bool   // RESULTS.md and the plots, of results.json; nothing is measured
 	out          string // folder of the results; empty: nothing is written
 	profile      string // folder of CPU profiles; empty: none
 	rest         time.Duration
@@ -79,8 +81,9 @@ func parse(args []string) (options, error) {
 	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas; without it, all but idle, hold and spiral: "+strings.Join(selectable(), ", "))
 	f.StringVar(&o.baseline, "baseline", "", "a checkout of an older commit, to compare jobs without any feature with")
 	f.StringVar(&o.peers, "peers", nodeFolder(), "folder with the queues of Node, where peers/install has put them; empty: without them")
-	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing")
+	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing; without -only, those that targets are about")
 	f.StringVar(&o.out, "out", ".", "folder that gets RESULTS.md and results.json, if a whole group was run; given, parts of one are written, too")
+	f.BoolVar(&o.rewrite, "rewrite", false, "measure nothing: write RESULTS.md and the plots again from results.json")
 	f.StringVar(&o.profile, "profile", "", "folder that gets a CPU profile of each entrant's process (pprof), from the last round")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -94,9 +97,13 @@ func parse(args []string) (options, error) {
 		if !given["rounds"] {
 			o.rounds = 1
 		}
+		o.targeted = only == ""
 	}
 	if only != "" {
 		o.only = strings.Split(only, ",")
+	}
+	if o.rewrite {
+		return o, nil
 	}
 	if o.short || slices.ContainsFunc(o.only, func(name string) bool { return !isGroup(name) }) && !given["out"] {
 		o.out = "" // a part must not take the place of the whole
@@ -121,11 +128,14 @@ func parse(args []string) (options, error) {
 
 // run measures, prints and writes.
 func run(ctx context.Context, o options, out io.Writer) error {
+	if o.rewrite {
+		return (&results{}).write(o.out)
+	}
 	results, err := measure(ctx, o, newProgress(out, o.short))
 	if err != nil {
 		return err
 	}
-	results.print(out, o.short)
+	results.print(out, o)
 	if o.out == "" {
 		return nil
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -28,7 +30,8 @@ var settings = map[string]string{"shared_buffers": "1GB", "max_wal_size": "8GB"}
 func measure(ctx context.Context, o options, p *progress) (_ *results, err error) {
 	p.say("starting Postgres")
 	var log tail
-	s, err := pgserver.Start(ctx, pgserver.Options{Durable: !o.volatile, Settings: settings, Label: "bench", IgnoreDatabaseURL: true, Log: &log})
+	var told statementCPU
+	s, err := pgserver.Start(ctx, pgserver.Options{Durable: !o.volatile, Settings: settings, Label: "bench", IgnoreDatabaseURL: true, Log: io.MultiWriter(&log, &told)})
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +51,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			return nil, err
 		}
 	}
-	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, programs: programs{node: nodeProgram(o.peers)}}
+	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, told: &told, programs: programs{node: nodeProgram(o.peers)}}
 	if o.baseline != "" {
 		folder, err := os.MkdirTemp("", "jobgen-bench-")
 		if err != nil {
@@ -64,7 +67,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 	if r.environment, err = b.meter.environment(ctx); err != nil {
 		return nil, err
 	}
-	r.Versions, r.Machine = versions(), machine()
+	r.Versions, r.Machine, r.Commit = versions(), machine(), checkedOut(ctx)
 	if needsNode(o) == "" {
 		maps.Copy(r.Versions, nodeVersions())
 	}
@@ -126,6 +129,7 @@ type bench struct {
 	server   *pgserver.Server
 	meter    *meter
 	rest     time.Duration
+	told     *statementCPU
 	programs programs
 }
 
@@ -166,7 +170,11 @@ func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err e
 	if err != nil {
 		return one, err
 	}
-	if one, err = b.race(ctx, t, command); err != nil {
+	race := b.race
+	if e.components {
+		race = b.dissect
+	}
+	if one, err = race(ctx, t, command); err != nil {
 		return one, err
 	}
 	after, err := b.meter.count(ctx, t.URL)
@@ -213,6 +221,7 @@ func (b *bench) race(ctx context.Context, t task, command []string) (one sample,
 		jobs: max(t.Jobs, a.Jobs), seconds: a.Seconds, client: known(a.Client), memory: known(a.Memory), server: to.cpu - from.cpu, wal: to.wal - from.wal,
 		p50: known(a.P50), p99: known(a.P99), first: known(a.First), last: known(a.Last), queries: known(a.Statements),
 		backlog: known(a.Backlog), claim50: known(a.Claim50), claim99: known(a.Claim99), series: a.Series, ran: a.Ran,
+		curve: a.Curve, parts: map[string]float64{partBackground: to.background - from.background},
 	}, err
 }
 
@@ -317,4 +326,21 @@ func versions() map[string]string {
 		}
 	}
 	return v
+}
+
+// checkedOut is the commit in the folder that the program is started in, and whether what it is built of has changed since.
+func checkedOut(ctx context.Context) string {
+	git := func(args ...string) (string, error) {
+		said, err := exec.CommandContext(ctx, "git", args...).Output()
+		return strings.TrimSpace(string(said)), err
+	}
+	commit, err := git("rev-parse", "--short=10", "HEAD")
+	if err != nil {
+		return ""
+	}
+	// The results of the chapters before are no change.
+	if changed, err := git("status", "--porcelain", "--", ":/", ":(top,exclude)bench/RESULTS.md", ":(top,exclude)bench/results.json", ":(top,exclude)bench/plots"); err != nil || changed != "" {
+		commit += " and changes"
+	}
+	return commit
 }

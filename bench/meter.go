@@ -28,11 +28,11 @@ func newMeter(ctx context.Context, conn *pgx.Conn) *meter {
 }
 
 // reading is the state of the server's counters.
-type reading struct{ wal, cpu float64 }
+type reading struct{ wal, cpu, background float64 }
 
 func (m *meter) read(ctx context.Context) (r reading, err error) {
 	err = m.conn.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`).Scan(&r.wal)
-	r.cpu = serverCPU(m.pid)
+	r.cpu, r.background = serverCPU(m.pid), backgroundCPU(m.pid)
 	return r, err
 }
 
@@ -73,7 +73,8 @@ func (m *meter) count(ctx context.Context, url string) (c counters, err error) {
 
 // environment is what the results are worth nothing without. It names no host and no path.
 type environment struct {
-	Date     string            `json:"date"` // by the database
+	Date     string            `json:"date"`             // by the database
+	Commit   string            `json:"commit,omitempty"` // of the checkout that was built; empty: it is none
 	Server   string            `json:"server"`
 	Settings map[string]string `json:"settings"`
 	Versions map[string]string `json:"versions"`

@@ -40,8 +40,9 @@ type chapter struct {
 	Rounds  int                                     `json:"rounds"`
 	Length  time.Duration                           `json:"length_ns,omitempty"` // of contests that go by time, if it was given
 	Ratios  map[string]spread                       `json:"ratios"`
-	Figures map[string]map[string]map[string]spread `json:"figures"`          // by contest, entrant and metric
-	Series  map[string]map[string]map[string]series `json:"series,omitempty"` // of the last round; by contest, entrant and name
+	Figures map[string]map[string]map[string]spread `json:"figures"`                        // by contest, entrant and metric
+	Series  map[string]map[string]map[string]series `json:"series,omitempty"`               // of the last round; by contest, entrant and name
+	Curves  map[string]map[string][]float64         `json:"latency_ms_quantiles,omitempty"` // medians, from the smallest to the largest, at equal distances; by contest and entrant
 	Absent  []absent                                `json:"absent,omitempty"`
 }
 
@@ -60,6 +61,7 @@ func (r *results) chapters() chapters {
 				cs[c.group] = chapter{
 					environment: r.environment, Jobs: r.Jobs, Rounds: r.Rounds, Length: r.Length,
 					Ratios: map[string]spread{}, Figures: map[string]map[string]map[string]spread{}, Series: map[string]map[string]map[string]series{},
+					Curves: map[string]map[string][]float64{},
 				}
 			}
 			figures := cs[c.group].Figures
@@ -73,6 +75,13 @@ func (r *results) chapters() chapters {
 				}
 			}
 			figures[c.name][e.name] = in
+			if curve := r.samples.curve(t); curve != nil {
+				curves := cs[c.group].Curves
+				if curves[c.name] == nil {
+					curves[c.name] = map[string][]float64{}
+				}
+				curves[c.name][e.name] = curve
+			}
 			if last := r.samples[t][len(r.samples[t])-1].series; last != nil {
 				all := cs[c.group].Series
 				if all[c.name] == nil {
@@ -115,8 +124,24 @@ func (e environment) about() []string {
 	}
 }
 
+// run says which run a chapter is of.
+func (c chapter) run() string {
+	of := c.Date
+	if c.Commit != "" {
+		of += ", commit " + c.Commit
+	}
+	return of + ", " + extent(c.Jobs, c.Rounds)
+}
+
 func extent(jobs, rounds int) string {
-	return fmt.Sprintf("drains of %s jobs, %d rounds", count(float64(jobs)), rounds)
+	return fmt.Sprintf("drains of %s jobs, %s", count(float64(jobs)), counted(rounds))
+}
+
+func counted(rounds int) string {
+	if rounds == 1 {
+		return "1 round"
+	}
+	return fmt.Sprintf("%d rounds", rounds)
 }
 
 // figure is unknown if there is none.
@@ -155,23 +180,37 @@ func (c chapter) ratios() (rs []ratio) {
 }
 
 // print tells the run to a terminal.
-func (r *results) print(out io.Writer, short bool) {
+func (r *results) print(out io.Writer, o options) {
+	if o.short {
+		fmt.Fprintf(out, "%s: shows that it works, not how fast jobgen is\n", extent(r.Jobs, r.Rounds))
+	}
 	cs := r.chapters()
 	for _, g := range groups {
-		if c, ok := cs[g.name]; ok {
-			c.print(out, short)
+		if c, ok := cs[g.name]; ok && o.short {
+			c.printRatios(out, o.targeted)
+		} else if ok {
+			c.print(out)
 		}
 	}
 	fmt.Fprintln(out, wrap(r.Others, width))
 }
 
-func (c chapter) print(out io.Writer, short bool) {
-	if short {
-		for _, one := range c.ratios() {
-			fmt.Fprintf(out, "%-39s %s\n", one.key, ratioText(c.Ratios[one.key].Median))
+// printRatios writes a line for each ratio, or for each that a target is about, and what it should be.
+func (c chapter) printRatios(out io.Writer, targeted bool) {
+	for _, one := range c.ratios() {
+		t, ok := targetOf(one.key)
+		if targeted && !ok {
+			continue
 		}
-		return
+		says := one.says
+		if ok {
+			says = "should be " + t.bound() + " " + t.asks
+		}
+		fmt.Fprintln(out, cut(fmt.Sprintf("%-24s %6s  %s", one.key, ratioText(c.Ratios[one.key].Median), says), width))
 	}
+}
+
+func (c chapter) print(out io.Writer) {
 	for _, one := range c.ran() {
 		c.table(out, one)
 		fmt.Fprintln(out)
@@ -181,10 +220,12 @@ func (c chapter) print(out io.Writer, short bool) {
 	}
 	fmt.Fprintln(out, wrap("client, server: CPU µs per job; WAL: bytes per job; dead: row versions per job; MB: memory of the client process. Medians.", width))
 	fmt.Fprintln(out)
-	fmt.Fprintf(out, "%-39s %7s  %-12s %s\n", "ratio", "median", "min–max", "better")
-	for _, one := range c.ratios() {
+	for i, one := range c.ratios() {
+		if i == 0 {
+			fmt.Fprintf(out, "%-39s %7s  %-13s %s\n", "ratio", "median", "min–max", "wanted")
+		}
 		s := c.Ratios[one.key]
-		fmt.Fprintf(out, "%-39s %7s  %-12s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), direction(one.metric))
+		fmt.Fprintf(out, "%-39s %7s  %-13s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), c.wanted(one))
 	}
 	fmt.Fprintln(out)
 	for _, line := range c.behind() {
@@ -194,6 +235,21 @@ func (c chapter) print(out io.Writer, short bool) {
 
 func (c chapter) table(out io.Writer, one contest) {
 	fmt.Fprintf(out, "%s\n", c.title(one))
+	if one.across {
+		fmt.Fprintf(out, "%-22s", "")
+		for _, e := range one.entrants {
+			fmt.Fprintf(out, " %7s", cut(e.label, 7))
+		}
+		fmt.Fprintln(out)
+		for _, m := range one.metrics {
+			fmt.Fprintf(out, "%-22s", m.label)
+			for _, e := range one.entrants {
+				fmt.Fprintf(out, " %7s", number(c.figure(term{one.name, e.name}, m).Median))
+			}
+			fmt.Fprintln(out)
+		}
+		return
+	}
 	if one.metrics != nil {
 		// More than three columns leave no room for the smallest and the largest.
 		column := (width-26)/len(one.metrics) - 1
@@ -273,8 +329,14 @@ func factor(f float64) string {
 	return ratioText(f) + "×"
 }
 
-func direction(m metric) string {
-	if m.higher {
+// wanted is in which direction a ratio is better, or what it is to reach and whether it does.
+func (c chapter) wanted(r ratio) string {
+	t, ok := targetOf(r.key)
+	switch {
+	case ok:
+		met, _, _ := strings.Cut(t.met(c.Ratios[r.key]), ",")
+		return t.bound() + ": " + met
+	case r.metric.higher:
 		return "higher"
 	}
 	return "lower"
@@ -313,6 +375,9 @@ func (r *results) write(folder string) error {
 	if err := os.WriteFile(filepath.Join(folder, "RESULTS.md"), kept.Chapters.markdown(), 0o644); err != nil {
 		return err
 	}
+	if err := kept.Chapters.writePlots(filepath.Join(folder, "plots")); err != nil {
+		return err
+	}
 	b, err := json.MarshalIndent(kept, "", "  ")
 	if err != nil {
 		return err
@@ -327,9 +392,29 @@ func (cs chapters) markdown() []byte {
 		"smallest and the largest beside it. Each entrant in each round has a process and a database of its own, a CHECKPOINT before\n" +
 		"it, and a check after it that each job ran once and nothing was left. Each chapter is one run: figures of different chapters\n" +
 		"do not compare.\n")
+	if c, ok := cs["peers"]; ok {
+		fmt.Fprintf(&b, "\n## What others do, and jobgen\n\nMedians of one run, that of the chapter [%s](#%s), which has the settings of each and the spreads. Batch\n"+
+			"enqueue is one call for all jobs; the hand-written one is a COPY. Empty: it did not take part.\n\n", titleOf("peers"), anchor(titleOf("peers")))
+		c.others(&b)
+	}
+	b.WriteString("\n## Targets\n\nComputed from the ratios of [results.json](results.json).\n\n")
+	cs.targets(&b)
+	b.WriteString("\n## Runs\n\n| chapter | run | the machine |\n|---|---|---|\n")
 	for _, g := range groups {
 		if c, ok := cs[g.name]; ok {
-			fmt.Fprintf(&b, "\n## %s\n\n`make bench ARGS=\"-only %s\"`, on %s:\n\n", g.title, g.name, c.Date)
+			others, _, _ := strings.Cut(c.Others, ", so ")
+			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", g.title, anchor(g.title), c.run(), others)
+		}
+	}
+	for i, p := range cs.plots() {
+		if i == 0 {
+			b.WriteString("\n## Plots\n")
+		}
+		fmt.Fprintf(&b, "\n![%s](plots/%s)\n\nOf the chapter [%s](#%s): %s.\n", p.alt, p.file, titleOf(p.group), anchor(titleOf(p.group)), cs[p.group].run())
+	}
+	for _, g := range groups {
+		if c, ok := cs[g.name]; ok {
+			fmt.Fprintf(&b, "\n## %s\n\n`make bench ARGS=\"-only %s\"`, on %s:\n\n", g.title, g.name, c.run())
 			c.markdown(&b)
 		}
 	}
@@ -339,16 +424,18 @@ func (cs chapters) markdown() []byte {
 }
 
 func (c chapter) markdown(b *bytes.Buffer) {
-	for _, line := range append(c.about(), extent(c.Jobs, c.Rounds), c.Others) {
+	for _, line := range append(c.about(), c.Others) {
 		fmt.Fprintf(b, "- %s\n", line)
 	}
 	for _, a := range c.Absent {
 		fmt.Fprintf(b, "- left out: %s in %s; it needs %s\n", a.Entrant, a.Contest, a.Needs)
 	}
-	b.WriteString("\n| ratio | median | min–max | better | |\n|---|---:|---:|---|---|\n")
-	for _, one := range c.ratios() {
+	for i, one := range c.ratios() {
+		if i == 0 {
+			b.WriteString("\n| ratio | median | min–max | wanted | |\n|---|---:|---:|---|---|\n")
+		}
 		s := c.Ratios[one.key]
-		fmt.Fprintf(b, "| `%s` | %s | %s–%s | %s | %s |\n", one.key, ratioText(s.Median), ratioText(s.Min), ratioText(s.Max), direction(one.metric), one.says)
+		fmt.Fprintf(b, "| `%s` | %s | %s–%s | %s | %s |\n", one.key, ratioText(s.Median), ratioText(s.Min), ratioText(s.Max), c.wanted(one), one.says)
 	}
 	if behind := c.behind(); len(behind) > 0 {
 		b.WriteString("\n### Where others are better\n\nThan jobgen on default settings, by more than a twentieth, and by which factor:\n\n")
@@ -364,6 +451,10 @@ func (c chapter) markdown(b *bytes.Buffer) {
 		ms, text := one.metrics, fine
 		if ms == nil {
 			ms, text = metrics, number
+		}
+		if one.across {
+			c.tableAcross(b, one)
+			continue
 		}
 		b.WriteString("| |")
 		for _, m := range ms {
@@ -396,6 +487,22 @@ func (c chapter) markdown(b *bytes.Buffer) {
 	}
 }
 
+// tableAcross has entrants side by side.
+func (c chapter) tableAcross(b *bytes.Buffer, one contest) {
+	b.WriteString("| |")
+	for _, e := range one.entrants {
+		fmt.Fprintf(b, " %s |", e.label)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---:|", len(one.entrants)) + "\n")
+	for _, m := range one.metrics {
+		fmt.Fprintf(b, "| %s |", m.label)
+		for _, e := range one.entrants {
+			fmt.Fprintf(b, " %s |", number(c.figure(term{one.name, e.name}, m).Median))
+		}
+		b.WriteString("\n")
+	}
+}
+
 func ordinal(n int) string { return strconv.Itoa(n) + "th" }
 
 // fine writes milliseconds, and what else is small.
@@ -413,8 +520,12 @@ func fine(v float64) string {
 
 // rounded to four digits: the others are noise, and would be in every diff.
 func (s spread) rounded() spread {
-	f := func(v float64) float64 { v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64); return v }
-	return spread{f(s.Median), f(s.Min), f(s.Max)}
+	return spread{rounded(s.Median), rounded(s.Min), rounded(s.Max)}
+}
+
+func rounded(v float64) float64 {
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
+	return v
 }
 
 const unknown = "n/a"

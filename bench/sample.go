@@ -25,6 +25,8 @@ type sample struct {
 	claim99 float64
 	series  map[string]series
 	ran     ran
+	parts   map[string]float64 // CPU seconds by component
+	curve   []float64          // seconds from commit to start: quantiles at equal distances, the smallest and the largest included
 }
 
 // series is a figure over time: one value for each stretch of so many seconds, from the start. It has a name that tells the
@@ -74,7 +76,12 @@ var (
 var metrics = []metric{rate, client, server, cpu, wal, commits, dead, memory}
 
 // recorded is all that results.json holds of a contest, if it is known
-var recorded = append(slices.Clone(metrics), p50, p99, first, last, hold, statements, busy, clientBusy, backlogWorst, claim50, claim99)
+var recorded = slices.Concat(
+	metrics,
+	[]metric{p50, p99, first, last, hold, statements, busy, clientBusy},
+	[]metric{backlogWorst, claim50, claim99},
+	partMetrics(),
+)
 
 // spread is a median with the smallest and the largest value beside it.
 type spread struct {
@@ -138,4 +145,22 @@ func (s samples) ratio(r ratio) spread {
 		}
 	}
 	return spreadOf(values)
+}
+
+// curve is the distribution of latencies, in ms: the median over the rounds of each quantile. Nil if there is none.
+func (s samples) curve(t term) (c []float64) {
+	for i := range curvePoints {
+		var values []float64
+		for _, one := range s[t] {
+			if len(one.curve) != curvePoints {
+				return nil
+			}
+			values = append(values, one.curve[i])
+		}
+		if len(values) == 0 {
+			return nil
+		}
+		c = append(c, rounded(spreadOf(values).Median*1e3))
+	}
+	return c
 }

@@ -28,13 +28,12 @@ func serverCPU(pid int) float64 {
 			break
 		}
 		sum := before.own + before.ended
-		children, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(pid) + "/children")
-		if err != nil {
+		living, ok := children(pid)
+		if !ok {
 			break
 		}
-		for _, child := range strings.Fields(string(children)) {
-			n, _ := strconv.Atoi(child)
-			times, _ := processTimes(n)
+		for _, child := range living {
+			times, _ := processTimes(child)
 			sum += times.own
 		}
 		if after, _ := processTimes(pid); after.ended == before.ended {
@@ -42,6 +41,34 @@ func serverCPU(pid int) float64 {
 		}
 	}
 	return math.NaN()
+}
+
+// backgroundCPU is what the server's processes have used that belong to no session and live as long as it does, in seconds.
+func backgroundCPU(pid int) float64 {
+	living, ok := children(pid)
+	if !ok {
+		return math.NaN()
+	}
+	sum := 0.0
+	for _, child := range living {
+		title, _ := os.ReadFile("/proc/" + strconv.Itoa(child) + "/cmdline")
+		for _, name := range []string{"checkpointer", "background writer", "walwriter", "autovacuum"} {
+			if bytes.Contains(title, []byte(": "+name)) {
+				times, _ := processTimes(child)
+				sum += times.own * tick
+			}
+		}
+	}
+	return sum
+}
+
+func children(pid int) (pids []int, ok bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(pid) + "/children")
+	for _, child := range strings.Fields(string(text)) {
+		n, _ := strconv.Atoi(child)
+		pids = append(pids, n)
+	}
+	return pids, err == nil
 }
 
 // times are in ticks.

@@ -165,7 +165,7 @@ async function open({ Contest, Entrant, URL: url, Jobs: n }) {
 			const all = ns.slice(Math.floor(n / 10)).map((i) => (roll.started[i] - committed[i]) / 1000);
 			all.sort((a, b) => a - b);
 			const quantile = (q) => all[Math.min(Math.floor(q * all.length), all.length - 1)];
-			return { P50: quantile(0.5), P99: quantile(0.99) };
+			return { P50: quantile(0.5), P99: quantile(0.99), Curve: numbers(101).map((i) => quantile(i / 100)) };
 		},
 	};
 }

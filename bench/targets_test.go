@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+// unmeasured are ratios of targets that no contest gives yet.
+var unmeasured = map[string]bool{"memory-backlog/small": true}
+
+func TestTargetsNameRatios(t *testing.T) {
+	keys := map[string]bool{}
+	for _, r := range ratios {
+		keys[r.key] = true
+	}
+	for _, one := range targets {
+		switch {
+		case one.key == "" && one.run == "":
+			t.Errorf("%s: neither a ratio nor a command that measures it", one.says)
+		case one.key != "" && keys[one.key] == unmeasured[one.key]:
+			t.Errorf("%s: there is a ratio %q: %t", one.says, one.key, keys[one.key])
+		case one.least == 0 && one.most == 0 && one.stretch == 0:
+			t.Errorf("%s, %s: no bound", one.says, one.key)
+		}
+	}
+}
+
+func TestTargetsAreMetOrNot(t *testing.T) {
+	for _, c := range []struct {
+		target target
+		median float64
+		bound  string
+		met    string
+	}{
+		{target{least: 4}, 4, "≥ 4", "yes"},
+		{target{least: 4}, 3.99, "≥ 4", "NO"},
+		{target{least: 0.65, stretch: 0.85}, 0.7, "≥ 0.65", "yes, stretch no"},
+		{target{least: 0.65, stretch: 0.85}, 0.85, "≥ 0.65", "yes, stretch too"},
+		{target{most: 0.35}, 0.35, "≤ 0.35", "yes"},
+		{target{most: 0.35}, 0.36, "≤ 0.35", "NO"},
+		{target{most: 100, under: true}, 100, "< 100", "NO"},
+		{target{most: 100, under: true}, 0, "< 100", "yes"},
+		{target{least: 0.9, most: 1.1}, 1.2, "0.9–1.1", "NO"},
+		{target{least: 0.9, most: 1.1}, 0.8, "0.9–1.1", "NO"},
+		{target{least: 0.9, most: 1.1}, 1, "0.9–1.1", "yes"},
+		{target{stretch: 0.7}, 0.6, "stretch: 0.7", "no"},
+		{target{stretch: 0.7}, 0.7, "stretch: 0.7", "yes"},
+	} {
+		if got := c.target.bound(); got != c.bound {
+			t.Errorf("%+v: bound %q, want %q", c.target, got, c.bound)
+		}
+		if got := c.target.met(spread{Median: c.median}); got != c.met {
+			t.Errorf("%s with %v: %q, want %q", c.bound, c.median, got, c.met)
+		}
+	}
+}
+
+// A target is computed from the chapter that has its ratio, says which that is, and what is missing of a run that proves it.
+func TestTargetsAreComputedFromTheRatios(t *testing.T) {
+	of := func(key string, median float64, rounds int, length time.Duration) chapter {
+		return chapter{Rounds: rounds, Length: length, Ratios: map[string]spread{key: {median, median - 1, median + 1}}}
+	}
+	for _, c := range []struct {
+		name     string
+		chapters chapters
+		row      string
+	}{
+		{"met", chapters{"peers": of("drain/river", 4.5, 5, 0)}, "| drain, 1 process | ≥ 4 of River | 4.50 (3.50–5.50) | yes | [peers](#others) |"},
+		{"missed", chapters{"peers": of("drain/river", 3.5, 5, 0)}, "| drain, 1 process | ≥ 4 of River | 3.50 (2.50–4.50) | NO | [peers](#others) |"},
+		{"too few rounds", chapters{"peers": of("drain/river", 4.5, 1, 0)}, "| yes | [peers](#others), but 1 round |"},
+		{"too short", chapters{"hold": of("hold-last/hold-first", 0.96, 5, time.Minute)}, "| yes | [hold](#a-held-snapshot), but not for 10m |"},
+		{"long enough", chapters{"hold": of("hold-last/hold-first", 0.96, 1, 10*time.Minute)}, "| yes | [hold](#a-held-snapshot) |"},
+		{"not run", chapters{}, "| drain, 1 process | ≥ 4 of River | not measured | | `make bench ARGS=\"-only peers\"` |"},
+		{"not run, by time", chapters{}, "| not measured | | `make bench ARGS=\"-only hold -for 10m\"` |"},
+	} {
+		var b bytes.Buffer
+		c.chapters.targets(&b)
+		if !strings.Contains(b.String(), c.row) {
+			t.Errorf("%s: there is no\n%s\nin\n%s", c.name, c.row, b.String())
+		}
+	}
+}
+
+func TestPeersAreRowsOfOneTable(t *testing.T) {
+	figures := func(rate float64) map[string]spread {
+		s := func(v float64) spread { return spread{v, v, v} }
+		return map[string]spread{"jobs_per_s": s(rate), "client_cpu_us_per_job": s(5), "server_cpu_us_per_job": s(11), "wal_bytes_per_job": s(697), "latency_p50_ms": s(0.67), "latency_p99_ms": s(1200)}
+	}
+	c := chapter{Figures: map[string]map[string]map[string]spread{}}
+	for _, contest := range []string{"drain", "enqueue1", "enqueue16", "enqueuemany", "latency"} {
+		c.Figures[contest] = map[string]map[string]spread{"jobgen": figures(82_330), "river": figures(999), "river-defaults": figures(1000)}
+	}
+	var b bytes.Buffer
+	c.others(&b)
+	for _, row := range []string{
+		"| **jobgen**, default settings | 82,330 / 82,330 | 82.3k | 82.3k | 5.0 + 11.0 | 697 | 0.67 / 1,200 | these are |",
+		"| River | 999 / 999 | 999 | 999 | 5.0 + 11.0 | 697 | 0.67 / 1,200 | 0.67 / 1,200; drain 1.0k |",
+		"| gue |  |  |  |  |  |  |  |", // did not take part
+	} {
+		if !strings.Contains(b.String(), row) {
+			t.Errorf("there is no\n%s\nin\n%s", row, b.String())
+		}
+	}
+	// Every name in the table is that of an entrant.
+	for _, r := range peerRows {
+		for contest, entrant := range map[string]string{"drain": r.name, "enqueuemany": r.batch, "latency": r.defaults} {
+			if _, _, ok := find(contest, entrant); entrant != "" && !ok {
+				t.Errorf("%s: there is no %s in %s", r.label, entrant, contest)
+			}
+		}
+	}
+}
+
+func TestAnchorsAreThoseOfGitHub(t *testing.T) {
+	if got := anchor("What a job's CPU time is made of"); got != "what-a-jobs-cpu-time-is-made-of" {
+		t.Error(got)
+	}
+}
