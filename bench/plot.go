@@ -32,7 +32,7 @@ text { font: 13px -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans
 .soft { fill: #59636e; font-size: 12px }
 .on { fill: #fff; font-size: 12px }
 .back { fill: #fff } .grid { stroke: #d1d9e0 } .axis { stroke: #59636e } .dot { fill: #fff }
-.line { fill: none; stroke-width: 2; stroke-linejoin: round } .band { opacity: .35 }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round } .thin { opacity: .5 }
 `, plotWidth, height, plotWidth, height, escape(title))
 	for _, c := range colours {
 		fmt.Fprintf(&p.b, ".s-%s { stroke: %s } .f-%s { fill: %s }\n", c.name, c.light, c.name, c.light)
@@ -163,7 +163,7 @@ type panel struct {
 
 const (
 	panelLeft  = 64.0
-	panelRight = plotWidth - 150.0
+	panelRight = plotWidth - 186.0
 )
 
 func (p *svg) panel(d panel) {
@@ -213,7 +213,7 @@ func (p *svg) panel(d panel) {
 		values := d.courses[i].Values
 		tenth := values[len(values)-max(len(values)/10, 1):]
 		last := spreadOf(tenth).Median // one stretch may be an accident
-		p.line(x.at(end/per)-2, ends[i], panelRight+8, at, "s-"+d.courses[i].colour)
+		p.line(x.at((float64(len(values))-0.5)*d.courses[i].Every/per), ends[i], panelRight+8, at, "thin s-"+d.courses[i].colour)
 		p.text(panelRight+12, at+4, "f-"+d.courses[i].colour, "start", d.courses[i].label+" "+endText(last))
 	}
 }

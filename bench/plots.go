@@ -67,7 +67,7 @@ func (c chapter) courses(contestName, figure string) (cs []course) {
 		}
 		for _, e := range one.entrants {
 			if s, ok := c.Series[contestName][e.name][figure]; ok && len(s.Values) > 0 {
-				label, _, _ := strings.Cut(e.label, " SQL")
+				label := strings.NewReplacer(" SQL", "", "no old snapshot", "no snapshot").Replace(e.label)
 				cs = append(cs, course{label, colourOf(e.name), s})
 			}
 		}
