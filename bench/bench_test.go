@@ -166,7 +166,7 @@ func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); !strings.Contains(got, "\nenqueuemany/insert ") || !strings.Contains(got, "should be ≥ 3 of River") || strings.Contains(got, "min–max") {
+	if got := out.String(); !strings.Contains(got, "\nenqueuemany/insert ") || !strings.Contains(got, "target ≥ 3 of River") || strings.Contains(got, "min–max") {
 		t.Errorf("printed:\n%s", got)
 	}
 	if files, _ := os.ReadDir(folder); len(files) > 0 {
@@ -199,9 +199,12 @@ func TestShortIsAboutTargets(t *testing.T) {
 		}
 	}
 	for _, r := range ratios {
+		if r.metric.key == cpu.key {
+			continue // 200 jobs can take less than the server's clock ticks
+		}
 		_, targeted := targetOf(r.key)
-		ran := r.group() == "peers" && r.metric.key != cpu.key && !slices.ContainsFunc(slices.Concat(r.ours, r.other), func(t term) bool { return lacks(o, t) })
-		if printed := strings.Contains(out.String(), "\n"+r.key+" "); printed != (targeted && ran) && r.metric.key != cpu.key {
+		ran := !slices.ContainsFunc(slices.Concat(r.ours, r.other), func(t term) bool { return lacks(o, t) })
+		if printed := strings.Contains(out.String(), "\n"+r.key+" "); printed != (targeted && ran) {
 			t.Errorf("%s: printed %t", r.key, printed)
 		}
 	}

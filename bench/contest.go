@@ -163,7 +163,7 @@ func isGroup(name string) bool {
 // runs tells whether the contest is selected.
 func (o options) runs(c contest) bool {
 	if o.targeted {
-		return c.group == "peers" && len(c.takingPart(o)) > 0
+		return (c.group == "peers" || c.group == "enqueue") && len(c.takingPart(o)) > 0
 	}
 	if len(o.only) > 0 {
 		return slices.Contains(o.only, c.name) || slices.Contains(o.only, c.group)

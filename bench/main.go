@@ -8,9 +8,13 @@
 // within a round, between entrants that ran one after the other, and reported as the median over the rounds with the
 // smallest and the largest.
 //
-// Each group of contests (contest.go) that is run as a whole gets its chapter of RESULTS.md and results.json in the folder
-// that the program is started in; other groups' chapters stay as they were. With -short it measures little, once,
-// prints only ratios and writes nothing: that is for CI, and shows that the program works, not how fast jobgen is.
+// Each group of contests (contest.go) that is run as a whole gets its chapter of results.json in the folder that the
+// program is started in; other groups' chapters stay as they were. Of results.json it writes RESULTS.md, which opens with
+// jobgen beside the others and with the targets (targets.go), the pictures in plots/, and the figures of the README: -rewrite
+// does that without measuring. No figure is written by hand, and none is compared with one of another run.
+//
+// With -short it measures little, once, prints only ratios and writes nothing: that is for CI, and shows that the program
+// works, not how fast jobgen is. Where a job's CPU time goes (components.go) is -only cost.
 package main
 
 import (

@@ -204,7 +204,7 @@ func (c chapter) printRatios(out io.Writer, targeted bool) {
 		}
 		says := one.says
 		if ok {
-			says = "should be " + t.bound() + " " + t.asks
+			says = "target " + t.bound() + " " + t.asks
 		}
 		fmt.Fprintln(out, cut(fmt.Sprintf("%-24s %6s  %s", one.key, ratioText(c.Ratios[one.key].Median), says), width))
 	}
@@ -376,6 +376,9 @@ func (r *results) write(folder string) error {
 		return err
 	}
 	if err := kept.Chapters.writePlots(filepath.Join(folder, "plots")); err != nil {
+		return err
+	}
+	if err := kept.Chapters.writeReadme(folder); err != nil {
 		return err
 	}
 	b, err := json.MarshalIndent(kept, "", "  ")
