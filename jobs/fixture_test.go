@@ -137,7 +137,7 @@ func (f *fixture) claim(n int) []engine.Claimed {
 	for p := 9; p >= 0; p-- {
 		marks = append(marks, engine.Mark{Queue: "q", Priority: p, At: time.Unix(0, 0)})
 	}
-	got, _, err := f.store.Claim(f.ctx(), &f.worker, marks, false, n)
+	got, _, err := f.store.Claim(f.ctx(), &f.worker, marks, nil, false, n)
 	f.no(err)
 	return got
 }

@@ -206,8 +206,10 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	if len(from) == 0 {
 		return 0, nil // all is paused, or full
 	}
-	batch, now, err := w.store.Claim(ctx, self, from, sweep, n)
+	spent := w.ledger.takeSpent()
+	batch, now, err := w.store.Claim(ctx, self, from, spent, sweep, n)
 	if err != nil {
+		w.ledger.putSpent(self.ID, spent)
 		return 0, err
 	}
 	if !sweep {
@@ -225,9 +227,11 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 	hs := make([]*hold, 0, len(batch))
 	space := make([]hold, len(batch))
+	all := &claim{left: len(batch)}
 	for i := range batch {
 		c, h := &batch[i], &space[i]
-		h.Claimed, h.handler, h.owner = c, w.reg.handlers[c.Kind], self.ID
+		h.Claimed, h.handler, h.owner, h.claim = c, w.reg.handlers[c.Kind], self.ID, all
+		all.fence = c.Fence
 		over := h.over()
 		if !over && !h.superfluous() {
 			hs = append(hs, h)

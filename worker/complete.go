@@ -327,7 +327,7 @@ func (e *rolledBackError) Error() string {
 func (w *Worker) refuse(ctx context.Context, stop <-chan struct{}, o outcome, reason error) {
 	if _, again := o.err.(*refusedError); again {
 		w.log.Error("the database takes no outcome of this job; it stays running until this worker stops", "job", o.hold.ID, "kind", o.hold.Kind, "error", reason)
-		w.ledger.settle(o.hold)
+		w.ledger.abandonRow(o.hold)
 		return
 	}
 	o.release, o.cancel, o.err = false, false, &refusedError{reason}

@@ -53,7 +53,7 @@ func TestG4StaleOutcomeInAFlushDoesNotEndTheLiveHold(t *testing.T) {
 			}
 			defer b.Close()
 			enqueueMany(t, pool, kind("t.fenced"), numbered(2))
-			execute(t, pool, `UPDATE jobgen.jobs SET status = 'running', attempt = 1, worker_id = $1, fence = 9, claimed_at = now()`, me)
+			setRunning(t, pool, me, 9)
 			b.Hold("t.fenced", 1, 9, true)
 			b.Put(b.Hold("t.fenced", 1, 5, false), c.put, c.release)
 			b.Put(b.Hold("t.fenced", 2, 9, true), c.put, c.release)

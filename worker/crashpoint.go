@@ -42,7 +42,7 @@ func crashAt(ctx context.Context, pool *pgxpool.Pool, registry any, queue string
 	if !w.reg.leasing() {
 		return false, nil
 	}
-	batch, _, err := w.store.Claim(ctx, &self, w.marks.leftEnd(), false, 1)
+	batch, _, err := w.store.Claim(ctx, &self, w.marks.leftEnd(), nil, false, 1)
 	if err == nil && len(batch) == 0 {
 		batch, err = w.store.ClaimSuspect(ctx, &self)
 	}

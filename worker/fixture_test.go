@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/jobtest"
 	"github.com/jobgen-go/jobgen/worker"
@@ -59,6 +60,12 @@ func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	pool := jobtest.DB(t)
 	execute(t, pool, `CREATE TABLE effect (id bigserial PRIMARY KEY, n bigint, what text, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+	t.Cleanup(func() { // by now all workers have stopped, or are killed
+		if n := one[int](t, pool, `SELECT count(*) FROM jobgen.jobs j WHERE j.worker_id IS NOT NULL AND NOT EXISTS (
+			SELECT FROM jobgen.claims c WHERE c.worker_id = j.worker_id AND c.fence = j.fence AND j.id = ANY(c.ids))`); n > 0 {
+			t.Errorf("%d jobs run that no claim names: nobody would take them back", n)
+		}
+	})
 	return pool
 }
 
@@ -200,6 +207,21 @@ func execute(t testing.TB, db jobs.DB, sql string, args ...any) {
 	t.Helper()
 	if _, err := db.Exec(context.WithoutCancel(t.Context()), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// setRunning sets queued jobs running by hand, as a claim by the worker with the fence would.
+func setRunning(t testing.TB, db jobs.DB, worker any, fence int64) {
+	t.Helper()
+	execute(t, db, `UPDATE jobgen.jobs SET status = 'running', attempt = 1, worker_id = $1::text::uuid, fence = $2, claimed_at = now() WHERE status = 'queued'`, fmt.Sprint(worker), fence)
+	noteClaims(t, db)
+}
+
+// noteClaims notes the claims of jobs that were set running by hand.
+func noteClaims(t testing.TB, db jobs.DB) {
+	t.Helper()
+	if _, err := gen.New(db).NoteUnclaimed(context.WithoutCancel(t.Context()), gen.NoteUnclaimedParams{N: 10_000}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -434,7 +434,7 @@ func TestG7ClaimWhoseAnswerIsLostInALongOutageIsGivenBack(t *testing.T) {
 	}
 	defer b.Close()
 	enqueueMany(t, pool, kind("t.unseen"), numbered(2))
-	execute(t, pool, `UPDATE jobgen.jobs SET status = 'running', attempt = 1, worker_id = $1, fence = 9, claimed_at = now()`, me)
+	setRunning(t, pool, me, 9)
 	b.Hold("t.unseen", 1, 9, true) // this one is known
 	b.AnswerLost(t.Context(), time.Hour)
 	if r := look(t, pool, 1); r.Status != "running" {
@@ -460,6 +460,7 @@ func TestG10AnyNumberOfWorkersDoUpkeepAtOnce(t *testing.T) {
 		)
 		UPDATE jobgen.jobs j SET status = 'running', worker_id = dead.id, fence = nextval('jobgen.fence'), attempt = 1, claimed_at = clock_timestamp()
 		FROM dead WHERE j.id % $1 = dead.pid - 1`, lost)
+	noteClaims(t, pool)
 	var logs []*running
 	for range 3 {
 		logs = append(logs, start(t, pool, worker.Config{Lease: 3 * time.Second, Reclaim: time.Millisecond}, stampers(pool, spec)))
@@ -494,7 +495,7 @@ func TestG2RunningJobsOfAnUnknownWorkerAreTakenBack(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `UPDATE jobgen.jobs SET status = 'running', fence = 1`); err == nil {
 		t.Error("a running job without a worker was accepted")
 	}
-	execute(t, pool, `UPDATE jobgen.jobs SET status = 'running', fence = nextval('jobgen.fence'), attempt = 1, worker_id = gen_random_uuid(), claimed_at = now()`)
+	setRunning(t, pool, uuid.New(), 9)
 	got, err := gen.New(pool).Reclaim(t.Context(), gen.ReclaimParams{N: 10, MaxCrashes: 5, BackoffUs: 1000, Orphans: true})
 	if err != nil || len(got) != 1 {
 		t.Errorf("reclaimed %d, %v", len(got), err)

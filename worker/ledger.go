@@ -19,6 +19,7 @@ type hold struct {
 	*engine.Claimed
 	handler *handler
 	owner   uuid.UUID // the worker id under which it was claimed
+	claim   *claim    // that it came with; nil: one that is not counted
 	entered instant
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // set when its handler starts
@@ -33,6 +34,12 @@ type hold struct {
 	limits  *limits                 // that it is counted against; nil: none
 	// finishing: its transaction has removed the row, or is about to, so that the row's absence is no loss.
 	finishing atomic.Bool
+}
+
+// claim counts the jobs of one claim that are still held.
+type claim struct {
+	fence int64
+	left  int
 }
 
 func (h *hold) name() engine.Hold { return engine.Hold{ID: h.ID, Fence: h.Fence} }
@@ -54,6 +61,7 @@ type ledger struct {
 	mu      sync.Mutex
 	owner   uuid.UUID
 	byID    map[int64]*hold
+	spent   []int64 // fences of claims of which nothing is held any more: the database need not know of them
 	waiting []*hold // claimed, not started; first in, first out
 	slots   int
 	runners int // goroutines that start what is waiting
@@ -107,7 +115,7 @@ func (l *ledger) own(id uuid.UUID, cause error) int {
 	}
 	clear(l.byID)
 	clear(l.parked)
-	l.waiting, l.owner = nil, id
+	l.waiting, l.spent, l.owner = nil, nil, id
 	poke(l.room)
 	return n
 }
@@ -127,9 +135,11 @@ func (l *ledger) add(owner uuid.UUID, batch []*hold) (runners int, back []*hold)
 	at := now()
 	for _, h := range batch {
 		h.entered = at
-		if old := l.byID[h.ID]; old != nil && old.cancel != nil {
-			old.cancel(engine.ErrLeaseLost)
-			delete(l.parked, old)
+		if old := l.byID[h.ID]; old != nil {
+			l.forget(old)
+			if old.cancel != nil {
+				old.cancel(engine.ErrLeaseLost)
+			}
 		}
 		l.byID[h.ID] = h
 	}
@@ -147,8 +157,50 @@ func (l *ledger) enter(owner uuid.UUID, h *hold) bool {
 	if owner != l.owner {
 		return false
 	}
+	if old := l.byID[h.ID]; old != nil {
+		l.forget(old)
+	}
 	l.byID[h.ID] = h
 	return true
+}
+
+// forget drops a current hold. The caller has the lock.
+func (l *ledger) forget(h *hold) {
+	delete(l.byID, h.ID)
+	delete(l.parked, h)
+	if c := h.claim; c != nil {
+		if c.left--; c.left == 0 {
+			l.spent = append(l.spent, c.fence)
+		}
+	}
+}
+
+// abandonRow drops a hold whose row stays this worker's. Its claim is never spent, so that the job is found when the worker stops.
+func (l *ledger) abandonRow(h *hold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byID[h.ID] == h {
+		h.claim = nil
+		l.forget(h)
+	}
+	poke(l.room)
+}
+
+// takeSpent hands over the fences of the claims that are spent.
+func (l *ledger) takeSpent() (fences []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fences, l.spent = l.spent, nil
+	return fences
+}
+
+// putSpent takes back what takeSpent gave to a claim that came to nothing.
+func (l *ledger) putSpent(owner uuid.UUID, fences []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if owner == l.owner {
+		l.spent = append(l.spent, fences...)
+	}
 }
 
 // start takes the next hold for a runner, or says that it is none any more. done is what the runner has run before, if anything: its
@@ -256,8 +308,7 @@ func (l *ledger) settle(hs ...*hold) {
 	defer l.mu.Unlock()
 	for _, h := range hs {
 		if l.byID[h.ID] == h {
-			delete(l.byID, h.ID)
-			delete(l.parked, h)
+			l.forget(h)
 		}
 	}
 	poke(l.room)
@@ -285,7 +336,7 @@ func (l *ledger) gone(asked []*hold, ids []int64) (lost []*hold) {
 		// Only a handler that still runs can have been robbed: the row of one that has returned leaves by its own outcome.
 		if _, runs := l.active[h]; runs && missing[h.ID] && l.byID[h.ID] == h && !h.finishing.Load() {
 			h.cancel(engine.ErrLeaseLost)
-			delete(l.byID, h.ID)
+			l.forget(h)
 			lost = append(lost, h)
 		}
 	}

@@ -643,6 +643,7 @@ func (l *ledger) adopt(h *hold, fence int64) bool {
 	if h.owner != l.owner {
 		return false
 	}
+	h.claim = &claim{fence: fence, left: 1}
 	l.byID[h.ID] = h
 	return true
 }

@@ -382,7 +382,7 @@ func TestACrashDoesNotLoseACancellation(t *testing.T) {
 	ref := enqueue(t, pool, spec, task{})
 	gone := one[string](t, pool, `INSERT INTO jobgen.workers (id, lease_until, pid, host, build, queues, kinds, lost_at)
 		VALUES (gen_random_uuid(), now(), 1, '', '', '{q}', '{t.crash}', now()) RETURNING id::text`)
-	execute(t, pool, `UPDATE jobgen.jobs SET status = 'running', fence = 1, attempt = 1, worker_id = $1::text::uuid, claimed_at = now()`, gone)
+	setRunning(t, pool, gone, 1)
 	if got := cancel(t, pool, ref, "why"); got != jobs.CancelAsked {
 		t.Errorf("answered %q", got)
 	}

@@ -334,6 +334,7 @@ func TestG12AClockThatIsAnHourOffChangesNothing(t *testing.T) {
 				VALUES ('00000000-0000-0000-0000-000000000001', 'h', 0, 'b', '{q}', '{t.later}', clock_timestamp() + interval '500 ms')`)
 			execute(t, pool, `INSERT INTO jobgen.jobs (queue, kind, payload, status, attempt, fence, worker_id)
 				VALUES ('q', 't.later', '{"N": 7}', 'running', 1, nextval('jobgen.fence'), '00000000-0000-0000-0000-000000000001')`)
+			noteClaims(t, pool)
 			if n := receive(t, "the job of the killed process", tried); n != 7 {
 				t.Errorf("ran %d", n)
 			}

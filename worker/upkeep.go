@@ -12,7 +12,8 @@ import (
 const (
 	purgeEvery  = time.Minute
 	orphanEvery = time.Minute
-	purgeChunks = 20 // in a row
+	purgeChunks = 20     // in a row
+	noteMany    = 20_000 // jobs looked at, for one that runs and that no claim names
 )
 
 // upkeep is the loop that takes back what lost workers held, notices suspects, and purges what has expired. Any number of
@@ -60,6 +61,11 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 	lost, err := w.store.MarkLost(ctx)
 	if err != nil {
 		return err
+	}
+	if orphans {
+		if w.looked, err = w.store.NoteUnclaimed(ctx, w.looked, noteMany); err != nil {
+			return err
+		}
 	}
 	for _, l := range lost {
 		w.log.Error("a worker is lost: its lease ran out", "worker", l.ID, "host", l.Host, "pid", l.PID, "last_heartbeat", l.LastBeat)

@@ -45,6 +45,7 @@ type Worker struct {
 	listening  atomic.Bool
 	sweepNow   atomic.Bool
 	suspects   atomic.Bool // one is waiting
+	looked     int64       // the id up to which upkeep has looked for jobs that no claim names
 
 	starts        starts
 	doubts        doubts

@@ -17,30 +17,37 @@ WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
   WHERE w.id = $1::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-    AND (NOT $10::bool OR pg_try_advisory_xact_lock(hashtextextended('jobgen.sweep', 0)))
-)
-UPDATE jobgen.jobs j
-SET status = 'running', fence = me.fence, attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
-FROM me
-WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
+    AND (NOT $2::bool OR pg_try_advisory_xact_lock(hashtextextended('jobgen.sweep', 0)))
+), picked AS MATERIALIZED (
+  SELECT me.fence, ARRAY(
   SELECT c.id
-  FROM (SELECT unnest($2::text[]) AS queue,
-               unnest($3::smallint[]) AS priority,
-               unnest($4::timestamptz[]) AS mark_at,
-               unnest($5::bigint[]) AS mark_id,
-               unnest($6::int[]) AS most) m
+  FROM (SELECT unnest($3::text[]) AS queue,
+               unnest($4::smallint[]) AS priority,
+               unnest($5::timestamptz[]) AS mark_at,
+               unnest($6::bigint[]) AS mark_id,
+               unnest($7::int[]) AS most) m
   CROSS JOIN LATERAL (
     SELECT q.id FROM jobgen.jobs q
-    WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
+    WHERE NOT q.dead AND q.crashes < 2 AND q.worker_id IS NULL AND q.queue = m.queue AND q.priority = m.priority
       AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
-      AND q.kind = ANY($7::text[])
-      AND (q.version = 1 OR q.version <= ($8::int[])[array_position($7::text[], q.kind)])
+      AND q.kind = ANY($8::text[])
+      AND (q.version = 1 OR q.version <= ($9::int[])[array_position($8::text[], q.kind)])
     ORDER BY q.run_at NULLS FIRST, q.id -- as in jobs_claim
     LIMIT m.most
     FOR UPDATE SKIP LOCKED
   ) c
-  LIMIT $9
-))
+  LIMIT $10
+  )::bigint[] AS ids
+  FROM me
+), noted AS (
+  INSERT INTO jobgen.claims (worker_id, fence, ids)
+  SELECT $1::uuid, picked.fence, picked.ids FROM picked WHERE picked.ids <> '{}'
+), forgotten AS (
+  DELETE FROM jobgen.claims s WHERE s.worker_id = $1::uuid AND s.fence = ANY($11::bigint[])
+)
+UPDATE jobgen.jobs j
+SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
+WHERE j.worker_id IS NULL AND j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
@@ -50,6 +57,7 @@ RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.att
 
 type ClaimParams struct {
 	WorkerID   uuid.UUID
+	Sweep      bool
 	Queues     []string
 	Priorities []int16
 	MarkAts    []time.Time
@@ -58,7 +66,7 @@ type ClaimParams struct {
 	Kinds      []string
 	Versions   []int32
 	N          int32
-	Sweep      bool
+	Spent      []int64
 }
 
 type ClaimRow struct {
@@ -85,13 +93,16 @@ type ClaimRow struct {
 // Locks the rows it takes, and no others: each range stops at its own limit (n, where the worker has none for its queue),
 // and the LIMIT around them at n in all.
 // The inner query runs once (InitPlan), whatever the plan. The outer re-check must not be a literal that implies
-// jobs_claim's predicate (status = 'queued'): that lets a generic plan walk the whole index (330 to 430 ms on a million
+// jobs_claim's predicate (NOT dead): that lets a generic plan walk the whole index (330 to 430 ms on a million
 // rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
-// the dead entries of finished ones are walked. A sweep starts all ranges at the left end, one sweep at a time.
+// those that run, nor the dead entries of finished ones, are walked. A sweep starts all ranges at the left end, one sweep at a
+// time. The UPDATE is HOT: it must change no column that an index mentions. In the same statement the claim is noted in claims, and
+// those of @spent, of which this worker holds nothing any more, are forgotten.
 // recorded: there is nothing to do, because the key's work is on record, or the key was handed over to a newer job (Replace).
 func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error) {
 	rows, err := q.db.Query(ctx, claim,
 		arg.WorkerID,
+		arg.Sweep,
 		arg.Queues,
 		arg.Priorities,
 		arg.MarkAts,
@@ -100,7 +111,7 @@ func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error
 		arg.Kinds,
 		arg.Versions,
 		arg.N,
-		arg.Sweep,
+		arg.Spent,
 	)
 	if err != nil {
 		return nil, err
@@ -143,19 +154,24 @@ WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
   WHERE w.id = $1::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-)
-UPDATE jobgen.jobs j
-SET status = 'running', fence = me.fence, attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
-FROM me
-WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
+), picked AS MATERIALIZED (
+  SELECT me.fence, ARRAY(
   SELECT q.id FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY($2::text[]) AND q.run_at <= now()
+  WHERE NOT q.dead AND q.crashes >= 2 AND q.worker_id IS NULL AND q.queue = ANY($2::text[]) AND q.run_at <= now()
     AND q.kind = ANY($3::text[])
     AND (q.version = 1 OR q.version <= ($4::int[])[array_position($3::text[], q.kind)])
   ORDER BY q.priority DESC, q.run_at, q.id
   LIMIT 1
   FOR UPDATE SKIP LOCKED
-))
+  )::bigint[] AS ids
+  FROM me
+), noted AS (
+  INSERT INTO jobgen.claims (worker_id, fence, ids)
+  SELECT $1::uuid, picked.fence, picked.ids FROM picked WHERE picked.ids <> '{}'
+)
+UPDATE jobgen.jobs j
+SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
+WHERE j.worker_id IS NULL AND j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
@@ -190,7 +206,8 @@ type ClaimSuspectRow struct {
 	Recorded     bool
 }
 
-// ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else.
+// ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else, so whatever
+// claims of its own there are is spent.
 func (q *Queries) ClaimSuspect(ctx context.Context, arg ClaimSuspectParams) ([]ClaimSuspectRow, error) {
 	rows, err := q.db.Query(ctx, claimSuspect,
 		arg.WorkerID,
@@ -235,7 +252,13 @@ func (q *Queries) ClaimSuspect(ctx context.Context, arg ClaimSuspectParams) ([]C
 }
 
 const held = `-- name: Held :many
-SELECT id, fence FROM jobgen.jobs WHERE status = 'running' AND worker_id = $1::uuid
+SELECT j.id, j.fence
+FROM jobgen.claims c CROSS JOIN LATERAL (
+  SELECT h.id, h.fence FROM jobgen.jobs h
+  WHERE h.id = ANY(c.ids) AND h.fence = c.fence AND h.worker_id = c.worker_id
+  OFFSET 0
+) j
+WHERE c.worker_id = $1::uuid
 `
 
 type HeldRow struct {
@@ -243,7 +266,7 @@ type HeldRow struct {
 	Fence int64
 }
 
-// Held lists what a worker holds. Served by jobs_held.
+// Held lists what a worker holds. A probe of jobs by id for each job that its claims name.
 func (q *Queries) Held(ctx context.Context, workerID uuid.UUID) ([]HeldRow, error) {
 	rows, err := q.db.Query(ctx, held, workerID)
 	if err != nil {
@@ -269,7 +292,7 @@ SELECT least($1::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 100
 FROM (SELECT unnest($2::text[]) AS queue, unnest($3::smallint[]) AS priority) m
 CROSS JOIN LATERAL (
   SELECT q.run_at FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
+  WHERE NOT q.dead AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
   ORDER BY q.run_at NULLS FIRST, q.id
   LIMIT 1
 ) d
@@ -293,7 +316,7 @@ func (q *Queries) NextDue(ctx context.Context, arg NextDueParams) (int64, error)
 const suspectWaiting = `-- name: SuspectWaiting :one
 SELECT EXISTS (
   SELECT FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY($1::text[]) AND q.run_at <= now()
+  WHERE NOT q.dead AND q.crashes >= 2 AND q.worker_id IS NULL AND q.queue = ANY($1::text[]) AND q.run_at <= now()
     AND q.kind = ANY($2::text[])
     AND (q.version = 1 OR q.version <= ($3::int[])[array_position($2::text[], q.kind)])
 )

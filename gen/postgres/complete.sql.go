@@ -31,8 +31,7 @@ type CompleteRow struct {
 }
 
 // Complete removes finished jobs of kinds that leave no record. Only current holds may stand in one call: with a stale
-// (1, 5) beside a live (2, 9), job 1 held at 9 would go. Without a join it is a third faster than with one. It does not
-// say status = 'running': that made the planner walk jobs_held (45k to 2k jobs/s). Served by the primary key. With in_tx, as
+// (1, 5) beside a live (2, 9), job 1 held at 9 would go. Without a join it is a third faster than with one. Served by the primary key. With in_tx, as
 // the last statement before COMMIT in a handler's transaction, it tells the transaction's id (0: this is not the transaction
 // that began with the mark jobgen.tx, which ends with it), and leaves the server ten seconds to get the COMMIT, then it rolls back:
 // a client that died in between would lock the row for as long as TCP takes to notice, which may be hours.

@@ -34,6 +34,9 @@ WITH me AS MATERIALIZED (
   FROM me
   WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(SELECT mine.id FROM mine))
   RETURNING j.id, j.attempt, j.fence
+), noted AS (
+  INSERT INTO jobgen.claims (worker_id, fence, ids)
+  SELECT $3::uuid, adopted.fence, ARRAY[adopted.id] FROM adopted
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT adopted.id, adopted.attempt, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
@@ -239,7 +242,7 @@ CROSS JOIN LATERAL (
   SELECT q.id, q.queue, q.kind, q.version, q.priority, q.run_at, q.attempt, q.max_attempts, q.crashes, q.key, q.payload, q.headers,
     q.deadline, q.cancel_reason
   FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
+  WHERE NOT q.dead AND q.crashes < 2 AND q.worker_id IS NULL AND q.queue = m.queue AND q.priority = m.priority
     AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
     AND q.kind = ANY($5::text[]) AND q.id <> ALL($6::bigint[])
     AND (q.version = 1 OR q.version <= ($7::int[])[array_position($5::text[], q.kind)])
@@ -338,7 +341,7 @@ SELECT set_config('jobgen.job', q.id::text, true)::bigint AS id, 0::bigint AS fe
     SELECT FROM jobgen.job_result r WHERE r.kind = q.kind AND r.key = q.key AND (r.finished_at IS NOT NULL OR r.job_id > q.id)
   ))::bool AS recorded
 FROM jobgen.jobs q
-WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY($1::text[]) AND q.run_at <= now()
+WHERE NOT q.dead AND q.crashes >= 2 AND q.worker_id IS NULL AND q.queue = ANY($1::text[]) AND q.run_at <= now()
   AND q.kind = ANY($2::text[]) AND q.id <> ALL($3::bigint[])
   AND (q.version = 1 OR q.version <= ($4::int[])[array_position($2::text[], q.kind)])
 ORDER BY q.priority DESC, q.run_at, q.id

@@ -11,6 +11,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type JobgenClaim struct {
+	WorkerID uuid.UUID
+	Fence    int64
+	Ids      []int64
+}
+
 type JobgenCompatibility struct {
 	Version int64
 	Oldest  int64
@@ -29,6 +35,7 @@ type JobgenJob struct {
 	Crashes      int32
 	Priority     int16
 	Status       string
+	Dead         bool
 	Queue        string
 	Kind         string
 	Key          *string

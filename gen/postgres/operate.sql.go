@@ -46,7 +46,7 @@ func (q *Queries) AppliedMigrations(ctx context.Context) ([]AppliedMigrationsRow
 const countDead = `-- name: CountDead :one
 SELECT count(*) AS n, coalesce(max(id), 0)::bigint AS newest_id,
        coalesce(min(created_at), clock_timestamp())::timestamptz AS oldest, clock_timestamp()::timestamptz AS db_now
-FROM jobgen.jobs WHERE status = 'dead' AND kind = $1
+FROM jobgen.jobs WHERE dead AND kind = $1
 `
 
 type CountDeadRow struct {
@@ -71,9 +71,9 @@ func (q *Queries) CountDead(ctx context.Context, kind string) (CountDeadRow, err
 
 const deadKinds = `-- name: DeadKinds :many
 WITH RECURSIVE kinds AS (
-  (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' ORDER BY d.kind LIMIT 1)
+  (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
   UNION ALL
-  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
+  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
   FROM kinds k WHERE k.kind IS NOT NULL
 )
 SELECT k.kind::text AS kind FROM kinds k WHERE k.kind IS NOT NULL
@@ -127,16 +127,16 @@ func (q *Queries) HandledKinds(ctx context.Context) ([]string, error) {
 
 const listDead = `-- name: ListDead :many
 WITH RECURSIVE kinds AS (
-  (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' ORDER BY d.kind LIMIT 1)
+  (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
   UNION ALL
-  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
+  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
   FROM kinds k WHERE k.kind IS NOT NULL
 )
 SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
        j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
 FROM kinds k CROSS JOIN LATERAL (
-  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, queue, kind, key, payload, headers, last_error, deadline, snoozes, cancel_reason FROM jobgen.jobs d
-  WHERE d.status = 'dead' AND d.kind = k.kind AND d.id < $1::bigint
+  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, dead, queue, kind, key, payload, headers, last_error, deadline, snoozes, cancel_reason FROM jobgen.jobs d
+  WHERE d.dead AND d.kind = k.kind AND d.id < $1::bigint
     AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
   ORDER BY d.id DESC
   LIMIT $3
@@ -316,7 +316,7 @@ WITH requeued AS (
   SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
-    WHERE d.status = 'dead' AND (cardinality($1::text[]) = 0 OR d.kind = ANY($1::text[]))
+    WHERE d.dead AND (cardinality($1::text[]) = 0 OR d.kind = ANY($1::text[]))
       AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
       AND (cardinality($3::bigint[]) = 0 OR d.id = ANY($3::bigint[]))
     ORDER BY d.kind, d.id
@@ -371,7 +371,7 @@ WITH requeued AS (
   SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
-    WHERE d.status = 'dead' AND d.kind = $1 AND d.id > $2::bigint AND d.id <= $3::bigint
+    WHERE d.dead AND d.kind = $1 AND d.id > $2::bigint AND d.id <= $3::bigint
     ORDER BY d.id
     LIMIT $4
     FOR UPDATE SKIP LOCKED

@@ -116,10 +116,10 @@ func (q *Queries) PurgeSamples(ctx context.Context, keepUs int64) (int64, error)
 const purgeWorkers = `-- name: PurgeWorkers :execrows
 DELETE FROM jobgen.workers w
 WHERE w.lost_at < clock_timestamp() - interval '1 day'
-  AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.worker_id = w.id AND j.status = 'running')
+  AND NOT EXISTS (SELECT FROM jobgen.claims c WHERE c.worker_id = w.id)
 `
 
-// PurgeWorkers forgets lost workers that hold nothing any more, after a day.
+// PurgeWorkers forgets lost workers that hold nothing any more, after a day. Their claims go as Reclaim finds them spent.
 func (q *Queries) PurgeWorkers(ctx context.Context) (int64, error) {
 	result, err := q.db.Exec(ctx, purgeWorkers)
 	if err != nil {

@@ -66,22 +66,64 @@ func (q *Queries) MarkLost(ctx context.Context) ([]MarkLostRow, error) {
 	return items, nil
 }
 
+const noteUnclaimed = `-- name: NoteUnclaimed :one
+WITH looked AS MATERIALIZED (
+  SELECT j.id, j.worker_id, j.fence FROM jobgen.jobs j WHERE j.id > $2::bigint ORDER BY j.id LIMIT $1
+), noted AS (
+  INSERT INTO jobgen.claims AS c (worker_id, fence, ids)
+  SELECT l.worker_id, l.fence, array_agg(l.id) FROM looked l
+  WHERE l.worker_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM jobgen.claims x WHERE x.worker_id = l.worker_id AND x.fence = l.fence AND l.id = ANY(x.ids) OFFSET 0
+  )
+  GROUP BY l.worker_id, l.fence
+  ON CONFLICT (worker_id, fence) DO UPDATE SET ids = c.ids || EXCLUDED.ids
+)
+SELECT (CASE WHEN count(*) = $1 THEN max(looked.id) ELSE 0 END)::bigint AS upto FROM looked
+`
+
+type NoteUnclaimedParams struct {
+	N     interface{}
+	After int64
+}
+
+// NoteUnclaimed looks at the next n jobs by id above @after and notes the claims of those that run although no claim names them,
+// so that Reclaim finds them if their worker is lost: set running by hand, or restored without their claims. It tells where it
+// has got to; 0: to the end. Served by the primary keys.
+func (q *Queries) NoteUnclaimed(ctx context.Context, arg NoteUnclaimedParams) (int64, error) {
+	row := q.db.QueryRow(ctx, noteUnclaimed, arg.N, arg.After)
+	var upto int64
+	err := row.Scan(&upto)
+	return upto, err
+}
+
 const reclaim = `-- name: Reclaim :many
 WITH lost AS MATERIALIZED (
   SELECT w.id FROM jobgen.workers w WHERE w.lost_at IS NOT NULL
   UNION ALL
   SELECT o.worker_id FROM (
-    SELECT DISTINCT j.worker_id FROM jobgen.jobs j WHERE $1::bool AND j.status = 'running'
+    SELECT DISTINCT c.worker_id FROM jobgen.claims c WHERE $1::bool
   ) o WHERE NOT EXISTS (SELECT FROM jobgen.workers x WHERE x.id = o.worker_id)
 ), held AS MATERIALIZED (
-  SELECT r.id, r.fence, lost.id AS worker_id
-  FROM lost CROSS JOIN LATERAL (
-    SELECT j.id, j.fence FROM jobgen.jobs j
-    WHERE j.worker_id = lost.id AND j.status = 'running'
+  SELECT r.id, c.fence, c.worker_id
+  FROM lost CROSS JOIN jobgen.claims c CROSS JOIN LATERAL (
+    SELECT j.id FROM jobgen.jobs j
+    WHERE j.id = ANY(c.ids) AND j.fence = c.fence AND j.worker_id = c.worker_id
     LIMIT $2
     FOR UPDATE SKIP LOCKED
   ) r
+  WHERE c.worker_id = lost.id
   LIMIT $2
+), spent AS MATERIALIZED (
+  SELECT c.worker_id, c.fence
+  FROM lost CROSS JOIN jobgen.claims c
+  WHERE c.worker_id = lost.id AND NOT EXISTS (
+    SELECT FROM jobgen.jobs j WHERE j.id = ANY(c.ids) AND j.fence = c.fence AND j.worker_id = c.worker_id OFFSET 0
+  )
+  LIMIT $2
+  FOR UPDATE OF c SKIP LOCKED
+), forgotten AS (
+  DELETE FROM jobgen.claims c
+  WHERE c.worker_id = ANY(ARRAY(SELECT spent.worker_id FROM spent)) AND c.fence = ANY(ARRAY(SELECT spent.fence FROM spent))
 ), packed AS MATERIALIZED (
   SELECT array_agg(held.id) AS ids, array_agg(held.fence) AS fences, array_agg(held.worker_id) AS workers FROM held
 ), back AS (
@@ -131,11 +173,11 @@ type ReclaimRow struct {
 // Reclaim gives running jobs of lost workers back to the queue, at most n: the attempt is returned, a crash is counted
 // and, at max_crashes, the job is dead; one that is asked to end goes back, for the next claim to end it. run_at keeps to the right of every worker's mark. Lost workers are looked at for
 // as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
-// whose worker is on no record at all go back too; that reads all of jobs_held. Rows that somebody else has locked are
+// whose worker is on no record at all go back too; that reads the key of all of claims. Rows that somebody else has locked are
 // skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of
-// jobs_held of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
-// packed into arrays; as a join, a plan made while the table was empty walked all of it. Idle workers are woken,
-// to learn when the jobs are due.
+// claims of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
+// packed into arrays; as a join, a plan made while the table was empty walked all of it. A claim none of whose jobs is
+// held any more, by the statement's snapshot, is forgotten: this or the next round's. Idle workers are woken, to learn when the jobs are due.
 // greatest and coalesce are for rows that were set running by hand: one of them must not keep the others from going back.
 func (q *Queries) Reclaim(ctx context.Context, arg ReclaimParams) ([]ReclaimRow, error) {
 	rows, err := q.db.Query(ctx, reclaim,

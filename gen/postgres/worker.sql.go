@@ -115,12 +115,19 @@ func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (Heartbeat
 const leave = `-- name: Leave :execrows
 WITH asleep AS (
   DELETE FROM jobgen.wake a WHERE a.worker_id = $1
+), held AS MATERIALIZED (
+  SELECT FROM jobgen.claims c CROSS JOIN LATERAL (
+    SELECT FROM jobgen.jobs h WHERE h.id = ANY(c.ids) AND h.fence = c.fence AND h.worker_id = c.worker_id LIMIT 1
+  ) j
+  WHERE c.worker_id = $1 LIMIT 1
+), forgotten AS (
+  DELETE FROM jobgen.claims c WHERE c.worker_id = $1 AND NOT EXISTS (SELECT FROM held)
 )
 DELETE FROM jobgen.workers w
-WHERE w.id = $1 AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.worker_id = $1 AND j.status = 'running')
+WHERE w.id = $1 AND NOT EXISTS (SELECT FROM held)
 `
 
-// Leave removes a worker that holds nothing any more.
+// Leave removes a worker that holds nothing any more, and its claims.
 func (q *Queries) Leave(ctx context.Context, id uuid.UUID) (int64, error) {
 	result, err := q.db.Exec(ctx, leave, id)
 	if err != nil {

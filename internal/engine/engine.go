@@ -295,8 +295,10 @@ type Store interface {
 	// Stuck notes how many handlers of the worker ignore their ended context.
 	Stuck(ctx context.Context, id uuid.UUID, n int) error
 
-	// Claim takes up to n jobs from the marks on, in the order of the marks, and tells the database's time if it took any.
-	Claim(ctx context.Context, w *Worker, marks []Mark, sweep bool, n int) ([]Claimed, time.Time, error)
+	// Claim takes up to n jobs from the marks on, in the order of the marks, and tells the database's time if it took any. It
+	// forgets the claims with the fences of spent, of which the worker holds nothing any more: the jobs of a forgotten claim
+	// are not found if their worker is lost.
+	Claim(ctx context.Context, w *Worker, marks []Mark, spent []int64, sweep bool, n int) ([]Claimed, time.Time, error)
 	// Held lists what the database says this worker holds.
 	Held(ctx context.Context, id uuid.UUID) ([]Hold, error)
 	SuspectWaiting(ctx context.Context, w *Worker) (bool, error)
@@ -315,6 +317,9 @@ type Store interface {
 	// worker that the job's row named before; uuid.Nil: none (the row was queued, with fence 0).
 	Fates(ctx context.Context, id uuid.UUID, doubts []InDoubt) ([]Fate, error)
 
+	// NoteUnclaimed makes sure that Reclaim would find the next n jobs above an id, should they run, and tells how far it got; 0: to
+	// the end.
+	NoteUnclaimed(ctx context.Context, after int64, n int) (int64, error)
 	// MarkLost judges the workers whose lease has run out; Reclaim takes back what lost workers hold, at most n.
 	MarkLost(ctx context.Context) ([]Lost, error)
 	Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Duration, orphans bool) ([]Reclaimed, error)

@@ -236,7 +236,7 @@ func (q *queue) claim(w *engine.Worker, n int) []engine.Claimed {
 			marks = append(marks, engine.Mark{Queue: name, Priority: p, At: time.Unix(0, 0)})
 		}
 	}
-	got, _, err := q.store.Claim(q.Context(), w, marks, false, n)
+	got, _, err := q.store.Claim(q.Context(), w, marks, nil, false, n)
 	if err != nil {
 		q.Fatal(err)
 	}

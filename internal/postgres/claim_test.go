@@ -30,7 +30,7 @@ func TestG3ConcurrentClaimersNeverShareAJob(t *testing.T) {
 			w := f.worker(time.Hour)
 			all.Go(func() {
 				for {
-					got, _, err := store.Claim(f.ctx(), w, left(w), false, 37)
+					got, _, err := store.Claim(f.ctx(), w, left(w), nil, false, 37)
 					if err != nil {
 						t.Error(err)
 						return
@@ -208,17 +208,17 @@ func TestAClaimStartsAtItsMarkAndOneSweepRunsAtATime(t *testing.T) {
 	for i := range marks {
 		marks[i].At, marks[i].ID = at, fifth
 	}
-	got, _, err := f.store.Claim(f.ctx(), w, marks, false, 100)
+	got, _, err := f.store.Claim(f.ctx(), w, marks, nil, false, 100)
 	if err != nil || len(got) != 5 || slices.ContainsFunc(got, func(c engine.Claimed) bool { return c.ID <= fifth }) {
 		t.Fatalf("claimed %v (%v), want the five to the right of the mark", got, err)
 	}
 	other := f.begin(f.session())
 	must(t, other, "SELECT pg_advisory_xact_lock(hashtextextended('jobgen.sweep', 0))")
-	if got, _, err := f.store.Claim(f.ctx(), w, left(w), true, 100); err != nil || len(got) != 0 {
+	if got, _, err := f.store.Claim(f.ctx(), w, left(w), nil, true, 100); err != nil || len(got) != 0 {
 		t.Errorf("swept %v (%v) while another worker sweeps", got, err)
 	}
 	_ = other.Rollback(context.Background())
-	if got, _, err := f.store.Claim(f.ctx(), w, left(w), true, 100); err != nil || len(got) != 5 {
+	if got, _, err := f.store.Claim(f.ctx(), w, left(w), nil, true, 100); err != nil || len(got) != 5 {
 		t.Errorf("swept %v (%v), want the five to the left of the mark", got, err)
 	}
 }

@@ -129,7 +129,7 @@ func left(w *engine.Worker) (marks []engine.Mark) {
 
 func (f *fixture) claim(w *engine.Worker, n int) []engine.Claimed {
 	f.Helper()
-	got, _, err := f.store.Claim(f.ctx(), w, left(w), false, n)
+	got, _, err := f.store.Claim(f.ctx(), w, left(w), nil, false, n)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -194,4 +194,14 @@ func (f *fixture) begin(c *pgx.Conn) pgx.Tx {
 		f.Fatal(err)
 	}
 	return tx
+}
+
+// note notes the claims of all running jobs that were set so by hand.
+func (f *fixture) note() {
+	f.Helper()
+	upto, err := f.store.NoteUnclaimed(f.ctx(), 0, 1000)
+	f.no(err)
+	if upto != 0 {
+		f.Errorf("looked up to %d only", upto)
+	}
 }

@@ -199,7 +199,7 @@ func ranges(markAt time.Time, markID int64) (queues []string, priorities []int16
 
 func claimArgs(worker uuid.UUID, markAt time.Time, markID int64, n int) []any {
 	queues, priorities, ats, ids := ranges(markAt, markID)
-	return []any{worker.String(), queues, priorities, ats, ids, slices.Repeat([]int32{int32(n)}, len(ids)), []string{"k", "l"}, []int32{1, 1}, n, false}
+	return []any{worker.String(), false, queues, priorities, ats, ids, slices.Repeat([]int32{int32(n)}, len(ids)), []string{"k", "l"}, []int32{1, 1}, n, []int64{}}
 }
 
 var longAgo = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -275,7 +275,7 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 	add("Heartbeat", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Heartbeat(ctx, gen.HeartbeatParams{}); return err },
 		func() []any { return []any{ids(), slices.Repeat(fences(), n()), me, time.Hour.Microseconds()} })
-	add("Reclaim", "jobs", "jobs_held",
+	add("Reclaim", "jobs", "jobs_pkey",
 		func(q *gen.Queries) error { _, err := q.Reclaim(ctx, gen.ReclaimParams{}); return err },
 		func() []any { return []any{false, 100, 5, int64(1000)} })
 	add("ClaimSuspect", "jobs", "jobs_suspect",
@@ -360,14 +360,18 @@ func TestG11HotStatementsKeepTheirIndexesHoweverTheyWerePrepared(t *testing.T) {
 			check("after ANALYZE")
 			// A stranger's indexes may serve a statement as well as ours do; what counts is that none of them is walked.
 			cost := make([]int, len(all))
+			measure := func(h hot) *node {
+				f.exec("VACUUM jobgen.jobs") // what the one before has left behind, which was rolled back
+				return f.explain(h.statement, h.args()...)
+			}
 			for i, h := range all {
-				cost[i] = f.explain(h.statement, h.args()...).buffers()
+				cost[i] = measure(h).buffers()
 			}
 			f.exec(`CREATE INDEX ON jobgen.jobs (worker_id); CREATE INDEX ON jobgen.jobs (status); CREATE INDEX ON jobgen.jobs (queue, run_at);
 				CREATE INDEX ON jobgen.jobs (fence); CREATE INDEX ON jobgen.jobs (kind, priority); CREATE INDEX ON jobgen.jobs (run_at, id)`)
 			for i, h := range all {
 				// Each new index costs each row written to it about five buffers.
-				plan := f.explain(h.statement, h.args()...)
+				plan := measure(h)
 				if most := cost[i] + 6*5*int(max(plan.Rows, 10)); plan.buffers() > most {
 					t.Errorf("%s touches %d buffers with a stranger's indexes, %d without:%v", h.name, plan.buffers(), cost[i], plan)
 				}

@@ -284,6 +284,7 @@ func TestG10ReclaimsLockTheirSamplesInOrder(t *testing.T) {
 	kinds := "abcdefghij"
 	f.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, status, fence, worker_id, attempt)
 		SELECT 'q', substr($1, i, 1), '{}', 'running', 1, gen_random_uuid(), 1 FROM generate_series(length($1), 1, -1) i`, kinds)
+	f.note()
 	f.exec(`INSERT INTO jobgen.samples (minute, queue, kind)
 		SELECT date_trunc('minute', now()) + m * interval '1 minute', 'q', substr($1, i, 1) FROM generate_series(1, length($1)) i, generate_series(0, 2) m`, kinds)
 	first := f.begin(f.connect())
@@ -315,6 +316,7 @@ func TestG9AJobThatWasSetRunningByHandHarmsOnlyItself(t *testing.T) {
 	f.claim(w, 1)
 	f.exec("UPDATE jobgen.jobs SET status = 'running', worker_id = gen_random_uuid(), fence = 1 WHERE status = 'queued'")
 	f.lose(w.ID)
+	f.note()
 	if back := f.reclaim(true); len(back) != 2 {
 		t.Errorf("reclaimed %+v, want both", back)
 	}

@@ -141,9 +141,9 @@ func (s *Store) Stuck(ctx context.Context, id uuid.UUID, n int) error {
 	return translate(s.q.Stuck(ctx, gen.StuckParams{WorkerID: id, Stuck: int32(n)}))
 }
 
-func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
+func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark, spent []int64, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
 	names, versions := kinds(w.Kinds)
-	arg := gen.ClaimParams{WorkerID: w.ID, Kinds: names, Versions: versions, N: int32(n), Sweep: sweep}
+	arg := gen.ClaimParams{WorkerID: w.ID, Kinds: names, Versions: versions, N: int32(n), Spent: orEmpty(spent), Sweep: sweep}
 	for _, m := range marks {
 		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
 		arg.MarkAts, arg.MarkIds = append(arg.MarkAts, m.At), append(arg.MarkIds, m.ID)
@@ -328,6 +328,11 @@ func (s *Store) MarkLost(ctx context.Context) ([]engine.Lost, error) {
 		out = append(out, engine.Lost{ID: r.ID, Host: r.Host, PID: int(r.Pid), LastBeat: r.BeatAt})
 	}
 	return out, translate(err)
+}
+
+func (s *Store) NoteUnclaimed(ctx context.Context, after int64, n int) (int64, error) {
+	upto, err := s.q.NoteUnclaimed(ctx, gen.NoteUnclaimedParams{After: after, N: int32(n)})
+	return upto, translate(err)
 }
 
 func (s *Store) Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Duration, orphans bool) ([]engine.Reclaimed, error) {

@@ -3,20 +3,19 @@
 -- Locks the rows it takes, and no others: each range stops at its own limit (n, where the worker has none for its queue),
 -- and the LIMIT around them at n in all.
 -- The inner query runs once (InitPlan), whatever the plan. The outer re-check must not be a literal that implies
--- jobs_claim's predicate (status = 'queued'): that lets a generic plan walk the whole index (330 to 430 ms on a million
+-- jobs_claim's predicate (NOT dead): that lets a generic plan walk the whole index (330 to 430 ms on a million
 -- rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
--- the dead entries of finished ones are walked. A sweep starts all ranges at the left end, one sweep at a time.
+-- those that run, nor the dead entries of finished ones, are walked. A sweep starts all ranges at the left end, one sweep at a
+-- time. The UPDATE is HOT: it must change no column that an index mentions. In the same statement the claim is noted in claims, and
+-- those of @spent, of which this worker holds nothing any more, are forgotten.
 -- recorded: there is nothing to do, because the key's work is on record, or the key was handed over to a newer job (Replace).
 WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
   WHERE w.id = @worker_id::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
     AND (NOT @sweep::bool OR pg_try_advisory_xact_lock(hashtextextended('jobgen.sweep', 0)))
-)
-UPDATE jobgen.jobs j
-SET status = 'running', fence = me.fence, attempt = attempt + 1, worker_id = @worker_id::uuid, claimed_at = clock_timestamp()
-FROM me
-WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
+), picked AS MATERIALIZED (
+  SELECT me.fence, ARRAY(
   SELECT c.id
   FROM (SELECT unnest(@queues::text[]) AS queue,
                unnest(@priorities::smallint[]) AS priority,
@@ -25,7 +24,7 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
                unnest(@limits::int[]) AS most) m
   CROSS JOIN LATERAL (
     SELECT q.id FROM jobgen.jobs q
-    WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority
+    WHERE NOT q.dead AND q.crashes < 2 AND q.worker_id IS NULL AND q.queue = m.queue AND q.priority = m.priority
       AND (q.run_at, q.id) > (m.mark_at, m.mark_id) AND q.run_at <= now()
       AND q.kind = ANY(@kinds::text[])
       AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
@@ -34,7 +33,17 @@ WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
     FOR UPDATE SKIP LOCKED
   ) c
   LIMIT @n
-))
+  )::bigint[] AS ids
+  FROM me
+), noted AS (
+  INSERT INTO jobgen.claims (worker_id, fence, ids)
+  SELECT @worker_id::uuid, picked.fence, picked.ids FROM picked WHERE picked.ids <> '{}'
+), forgotten AS (
+  DELETE FROM jobgen.claims s WHERE s.worker_id = @worker_id::uuid AND s.fence = ANY(@spent::bigint[])
+)
+UPDATE jobgen.jobs j
+SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = @worker_id::uuid, claimed_at = clock_timestamp()
+WHERE j.worker_id IS NULL AND j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
@@ -42,24 +51,30 @@ RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.att
   ))::bool AS recorded;
 
 -- name: ClaimSuspect :many
--- ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else.
+-- ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else, so whatever
+-- claims of its own there are is spent.
 WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
   WHERE w.id = @worker_id::uuid AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
-)
-UPDATE jobgen.jobs j
-SET status = 'running', fence = me.fence, attempt = attempt + 1, worker_id = @worker_id::uuid, claimed_at = clock_timestamp()
-FROM me
-WHERE j.worker_id IS NULL AND j.id = ANY(ARRAY(
+), picked AS MATERIALIZED (
+  SELECT me.fence, ARRAY(
   SELECT q.id FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY(@queues::text[]) AND q.run_at <= now()
+  WHERE NOT q.dead AND q.crashes >= 2 AND q.worker_id IS NULL AND q.queue = ANY(@queues::text[]) AND q.run_at <= now()
     AND q.kind = ANY(@kinds::text[])
     AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
   ORDER BY q.priority DESC, q.run_at, q.id
   LIMIT 1
   FOR UPDATE SKIP LOCKED
-))
+  )::bigint[] AS ids
+  FROM me
+), noted AS (
+  INSERT INTO jobgen.claims (worker_id, fence, ids)
+  SELECT @worker_id::uuid, picked.fence, picked.ids FROM picked WHERE picked.ids <> '{}'
+)
+UPDATE jobgen.jobs j
+SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = @worker_id::uuid, claimed_at = clock_timestamp()
+WHERE j.worker_id IS NULL AND j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
@@ -67,14 +82,20 @@ RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.att
   ))::bool AS recorded;
 
 -- name: Held :many
--- Held lists what a worker holds. Served by jobs_held.
-SELECT id, fence FROM jobgen.jobs WHERE status = 'running' AND worker_id = @worker_id::uuid;
+-- Held lists what a worker holds. A probe of jobs by id for each job that its claims name.
+SELECT j.id, j.fence
+FROM jobgen.claims c CROSS JOIN LATERAL (
+  SELECT h.id, h.fence FROM jobgen.jobs h
+  WHERE h.id = ANY(c.ids) AND h.fence = c.fence AND h.worker_id = c.worker_id
+  OFFSET 0
+) j
+WHERE c.worker_id = @worker_id::uuid;
 
 -- name: SuspectWaiting :one
 -- SuspectWaiting tells whether a suspect is due that this worker could run. Served by jobs_suspect.
 SELECT EXISTS (
   SELECT FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes >= 2 AND q.queue = ANY(@queues::text[]) AND q.run_at <= now()
+  WHERE NOT q.dead AND q.crashes >= 2 AND q.worker_id IS NULL AND q.queue = ANY(@queues::text[]) AND q.run_at <= now()
     AND q.kind = ANY(@kinds::text[])
     AND (q.version = 1 OR q.version <= (@versions::int[])[array_position(@kinds::text[], q.kind)])
 );
@@ -86,7 +107,7 @@ SELECT least(@within_us::bigint, coalesce(min(extract(epoch FROM d.run_at - now(
 FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority) m
 CROSS JOIN LATERAL (
   SELECT q.run_at FROM jobgen.jobs q
-  WHERE q.status = 'queued' AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
+  WHERE NOT q.dead AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
   ORDER BY q.run_at NULLS FIRST, q.id
   LIMIT 1
 ) d;

@@ -16,16 +16,16 @@ LIMIT @n;
 -- dead jobs it walks jobs_dead from the newest id down, n rows at most. (ListJobs walks the primary key, past all that is
 -- queued: 320 ms on a million jobs, 1 s when it also names a kind; this takes 13 ms, jobctl's start included.)
 WITH RECURSIVE kinds AS (
-  (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' ORDER BY d.kind LIMIT 1)
+  (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
   UNION ALL
-  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
+  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
   FROM kinds k WHERE k.kind IS NOT NULL
 )
 SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
        j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
 FROM kinds k CROSS JOIN LATERAL (
   SELECT * FROM jobgen.jobs d
-  WHERE d.status = 'dead' AND d.kind = k.kind AND d.id < @before::bigint
+  WHERE d.dead AND d.kind = k.kind AND d.id < @before::bigint
     AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
   ORDER BY d.id DESC
   LIMIT @n
@@ -80,7 +80,7 @@ WITH requeued AS (
   SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
-    WHERE d.status = 'dead' AND (cardinality(@kinds::text[]) = 0 OR d.kind = ANY(@kinds::text[]))
+    WHERE d.dead AND (cardinality(@kinds::text[]) = 0 OR d.kind = ANY(@kinds::text[]))
       AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
       AND (cardinality(@ids::bigint[]) = 0 OR d.id = ANY(@ids::bigint[]))
     ORDER BY d.kind, d.id
@@ -103,7 +103,7 @@ WITH requeued AS (
   SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
   WHERE id = ANY(ARRAY(
     SELECT d.id FROM jobgen.jobs d
-    WHERE d.status = 'dead' AND d.kind = @kind AND d.id > @after::bigint AND d.id <= @upto::bigint
+    WHERE d.dead AND d.kind = @kind AND d.id > @after::bigint AND d.id <= @upto::bigint
     ORDER BY d.id
     LIMIT @n
     FOR UPDATE SKIP LOCKED
@@ -119,14 +119,14 @@ SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0;
 -- CountDead tells what RequeueKind would take. Served by jobs_dead.
 SELECT count(*) AS n, coalesce(max(id), 0)::bigint AS newest_id,
        coalesce(min(created_at), clock_timestamp())::timestamptz AS oldest, clock_timestamp()::timestamptz AS db_now
-FROM jobgen.jobs WHERE status = 'dead' AND kind = @kind;
+FROM jobgen.jobs WHERE dead AND kind = @kind;
 
 -- name: DeadKinds :many
 -- DeadKinds lists the kinds that have dead jobs, by one probe of jobs_dead for each.
 WITH RECURSIVE kinds AS (
-  (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' ORDER BY d.kind LIMIT 1)
+  (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
   UNION ALL
-  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.status = 'dead' AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
+  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
   FROM kinds k WHERE k.kind IS NOT NULL
 )
 SELECT k.kind::text AS kind FROM kinds k WHERE k.kind IS NOT NULL;

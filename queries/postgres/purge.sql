@@ -30,10 +30,10 @@ DELETE FROM jobgen.samples s
 WHERE s.minute < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond';
 
 -- name: PurgeWorkers :execrows
--- PurgeWorkers forgets lost workers that hold nothing any more, after a day.
+-- PurgeWorkers forgets lost workers that hold nothing any more, after a day. Their claims go as Reclaim finds them spent.
 DELETE FROM jobgen.workers w
 WHERE w.lost_at < clock_timestamp() - interval '1 day'
-  AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.worker_id = w.id AND j.status = 'running');
+  AND NOT EXISTS (SELECT FROM jobgen.claims c WHERE c.worker_id = w.id);
 
 -- name: PurgeArchive :execrows
 -- PurgeArchive removes up to n jobs that have been on record for long enough. Served by job_archive_expiry.

@@ -34,12 +34,19 @@ SELECT EXISTS (SELECT FROM beat) AS renewed,
 UPDATE jobgen.workers SET stuck = nullif(@stuck::int, 0) WHERE id = @worker_id::uuid;
 
 -- name: Leave :execrows
--- Leave removes a worker that holds nothing any more.
+-- Leave removes a worker that holds nothing any more, and its claims.
 WITH asleep AS (
   DELETE FROM jobgen.wake a WHERE a.worker_id = @id
+), held AS MATERIALIZED (
+  SELECT FROM jobgen.claims c CROSS JOIN LATERAL (
+    SELECT FROM jobgen.jobs h WHERE h.id = ANY(c.ids) AND h.fence = c.fence AND h.worker_id = c.worker_id LIMIT 1
+  ) j
+  WHERE c.worker_id = @id LIMIT 1
+), forgotten AS (
+  DELETE FROM jobgen.claims c WHERE c.worker_id = @id AND NOT EXISTS (SELECT FROM held)
 )
 DELETE FROM jobgen.workers w
-WHERE w.id = @id AND NOT EXISTS (SELECT FROM jobgen.jobs j WHERE j.worker_id = @id AND j.status = 'running');
+WHERE w.id = @id AND NOT EXISTS (SELECT FROM held);
 
 -- name: GiveUp :exec
 -- GiveUp marks a worker lost at its own word, so that what it still holds is taken back at once.
