@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/worker"
 )
@@ -163,6 +164,9 @@ func TestG5NothingFollowsAnAttemptThatDidNotSucceed(t *testing.T) {
 // steal gives a running job to a worker that there is not.
 func steal(ctx context.Context, pool *pgxpool.Pool, id int64) error {
 	_, err := pool.Exec(ctx, `UPDATE jobgen.jobs SET fence = nextval('jobgen.fence'), worker_id = $2 WHERE id = $1`, id, uuid.New())
+	if err == nil {
+		_, err = gen.New(pool).NoteUnclaimed(ctx, gen.NoteUnclaimedParams{N: 1000})
+	}
 	return err
 }
 
