@@ -25,11 +25,7 @@ import (
 
 // before is an older commit whose programs a deployment of today finds running. (That of the schema before, 2, is no longer one: what a
 // claim writes has changed in the first migration, which nobody had yet.)
-<<<<<<< HEAD
 const before = "b530e22"
-=======
-const before = "b530e22"
->>>>>>> 19a8983 (The rolling deploy's older commit)
 
 // builds makes the program of testdata/rolling with the library of today and with the one before.
 func builds(t *testing.T) (today, old string) {
