@@ -23,7 +23,7 @@ UPDATE jobgen.jobs
 SET status = 'running', fence = $1, worker_id = $2, attempt = attempt + 1, claimed_at = clock_timestamp()
 WHERE id = ANY(ARRAY(
   SELECT id FROM jobgen.jobs
-  WHERE status = 'queued' AND crashes < 2 AND queue = $3 AND run_at <= now()
+  WHERE NOT dead AND crashes < 2 AND worker_id IS NULL AND queue = $3 AND run_at <= now()
   ORDER BY priority DESC, run_at NULLS FIRST, id
   LIMIT $4
   FOR UPDATE SKIP LOCKED))
