@@ -212,7 +212,7 @@ func TestShortIsAboutTargets(t *testing.T) {
 
 // Nothing can be said of their figures when they are this short.
 func TestLongPartsWork(t *testing.T) {
-	o, err := parse([]string{"-short", "-jobs", "100", "-only", "idle,hold,spiral", "-for", "1s", "-peers", ""})
+	o, err := parse([]string{"-short", "-jobs", "100", "-only", "idle,hold,spiral,memory", "-for", "1s", "-peers", ""})
 	if err != nil {
 		t.Fatal(err)
 	}

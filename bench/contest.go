@@ -119,6 +119,7 @@ var contests = []contest{
 	idleFleet,
 	held,
 	spiral,
+	memories,
 }
 
 // groups in the order of the chapters of RESULTS.md.
@@ -135,6 +136,7 @@ var groups = []struct {
 	{"idle", "Nothing to do", true},
 	{"hold", "A held snapshot", true},
 	{"spiral", "Old snapshots", true},
+	{"memory", "Memory", true},
 }
 
 // selectable are the names that -only takes: groups, and contests.
@@ -233,6 +235,7 @@ var ratios = slices.Concat(
 	enqueueRatios,
 	situationRatios,
 	spiralRatios,
+	memoryRatios,
 	idleRatios,
 )
 
