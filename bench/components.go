@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -98,6 +100,38 @@ var costs = contest{
 func costOf(e entrant, label string) entrant {
 	e.label, e.components = label, true
 	return e
+}
+
+// distance says what jobgen takes more than the hand-written loop, by component, the largest first.
+func (c chapter) distance() string {
+	more := func(p part) float64 {
+		return c.figure(term{costs.name, "jobgen"}, p.metric()).Median - c.figure(term{costs.name, "sql"}, p.metric()).Median
+	}
+	type item struct {
+		label string
+		more  float64
+	}
+	var items []item
+	sum := 0.0
+	for _, p := range parts {
+		d := more(p)
+		switch {
+		case math.IsNaN(d):
+		case p.of == "":
+			sum += d
+		case math.Abs(d) >= 0.05: // else it is written 0.0
+			items = append(items, item{p.label, d})
+		}
+	}
+	if len(items) == 0 {
+		return ""
+	}
+	slices.SortStableFunc(items, func(a, b item) int { return cmp.Compare(b.more, a.more) })
+	texts := make([]string, len(items))
+	for i, one := range items {
+		texts[i] = fmt.Sprintf("%s %+.1f", one.label, one.more)
+	}
+	return fmt.Sprintf("From the hand-written loop to jobgen: %+.1f µs per job: %s.", sum, strings.Join(texts, ", "))
 }
 
 // statementCPU listens to a server's log for what statements took.

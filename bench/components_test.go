@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/jobgen-go/jobgen/internal/pgserver"
 )
@@ -58,6 +59,23 @@ func TestStacksBelongToTheirInnermostPart(t *testing.T) {
 	}
 }
 
+func TestDistanceNamesTheLargestComponentFirst(t *testing.T) {
+	figures := func(client, queue, server, claim float64) map[string]spread {
+		f := map[string]spread{}
+		for key, v := range map[string]float64{partClient: client, "queue": queue, partServer: server, partClaim: claim} {
+			f[partOf(key).metric().key] = spread{v, v, v}
+		}
+		return f
+	}
+	c := chapter{Figures: map[string]map[string]map[string]spread{"cost": {"jobgen": figures(5, 3, 12, 8), "sql": figures(1, 0.5, 11, 9)}}}
+	if got, want := c.distance(), "From the hand-written loop to jobgen: +5.0 µs per job: client: the queue +2.5, server: claim -1.0."; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	if got := (chapter{}).distance(); got != "" {
+		t.Errorf("of nothing: %s", got)
+	}
+}
+
 // The parts of the two sides are those of a real run, and make up the whole of each.
 func TestComponentsAddUp(t *testing.T) {
 	folder := t.TempDir()
@@ -98,6 +116,11 @@ func TestComponentsAddUp(t *testing.T) {
 		}
 		if whole := figure(partClient); !(math.Abs(sum-whole) < whole/100) && !math.IsNaN(sum) {
 			t.Errorf("%s: the client's parts are %v, the whole is %v", e, sum, whole)
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
+			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 	for _, words := range []string{"client: sockets", "server: complete"} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"os"
 	"path/filepath"
@@ -119,7 +120,7 @@ func (c chapter) plotLatency() []byte {
 	if len(rows) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return int(math.Copysign(1, a.curve[50]-b.curve[50])) })
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.curve[50], b.curve[50]) })
 	const left, right, top, step = 222.0, plotWidth - 130.0, 92.0, 34.0
 	bottom := top + step*float64(len(rows))
 	p := newSVG(int(bottom)+44, "From commit to the start of the handler", "Thin: 1% to 99% of the jobs. Thick: 10% to 90%. Dot: the median. The scale is logarithmic: a step to the right is ten times slower.")
@@ -172,7 +173,8 @@ func (c chapter) plotCost() []byte {
 			continue
 		}
 		for _, e := range one.entrants {
-			r := row{label: e.label, values: make([]float64, len(pieces))}
+			_, drained, _ := find("drain", e.name) // whose label is written in full
+			r := row{label: drained.label, values: make([]float64, len(pieces))}
 			for i, piece := range pieces {
 				for _, key := range piece.of {
 					r.values[i] += c.figure(term{one.name, e.name}, partOf(key).metric()).Median
@@ -187,14 +189,14 @@ func (c chapter) plotCost() []byte {
 	if len(rows) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return int(math.Copysign(1, a.sum-b.sum)) })
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.sum, b.sum) })
 	// One that is far beyond all others would leave the others no room: its bar is cut.
 	longest := rows[len(rows)-1].sum
 	for i := len(rows) - 2; i >= 0 && rows[i].sum < longest/3; i-- {
 		longest = rows[i].sum * 1.15
 		break
 	}
-	const left, right, top, step = 110.0, plotWidth - 110.0, 96.0, 36.0
+	const left, right, top, step = 158.0, plotWidth - 110.0, 96.0, 36.0
 	bottom := top + step*float64(len(rows))
 	p := newSVG(int(bottom)+44, "CPU time per job of a drain, client and server", "µs of CPU time, on both sides together: what decides how many jobs a machine gets through. A bar with an arrow goes on.")
 	x := scale{from: 0, to: longest, start: left, end: right}

@@ -218,8 +218,10 @@ func (c chapter) print(out io.Writer) {
 	for _, a := range c.Absent {
 		fmt.Fprintln(out, wrap(fmt.Sprintf("Left out: %s in %s; it needs %s.", a.Entrant, a.Contest, a.Needs), width))
 	}
-	fmt.Fprintln(out, wrap("client, server: CPU µs per job; WAL: bytes per job; dead: row versions per job; MB: memory of the client process. Medians.", width))
-	fmt.Fprintln(out)
+	if slices.ContainsFunc(c.ran(), func(one contest) bool { return one.metrics == nil }) {
+		fmt.Fprintln(out, wrap("client, server: CPU µs per job; WAL: bytes per job; dead: row versions per job; MB: memory of the client process. Medians.", width))
+		fmt.Fprintln(out)
+	}
 	for i, one := range c.ratios() {
 		if i == 0 {
 			fmt.Fprintf(out, "%-39s %7s  %-13s %s\n", "ratio", "median", "min–max", "wanted")
@@ -227,8 +229,10 @@ func (c chapter) print(out io.Writer) {
 		s := c.Ratios[one.key]
 		fmt.Fprintf(out, "%-39s %7s  %-13s %s\n", one.key, ratioText(s.Median), ratioText(s.Min)+"–"+ratioText(s.Max), c.wanted(one))
 	}
-	fmt.Fprintln(out)
-	for _, line := range c.behind() {
+	for i, line := range c.behind() {
+		if i == 0 {
+			fmt.Fprintln(out)
+		}
 		fmt.Fprintln(out, wrap(line, width))
 	}
 }
@@ -236,17 +240,20 @@ func (c chapter) print(out io.Writer) {
 func (c chapter) table(out io.Writer, one contest) {
 	fmt.Fprintf(out, "%s\n", c.title(one))
 	if one.across {
-		fmt.Fprintf(out, "%-22s", "")
+		fmt.Fprintf(out, "%-20s", "")
 		for _, e := range one.entrants {
-			fmt.Fprintf(out, " %7s", cut(e.label, 7))
+			fmt.Fprintf(out, " %7s", e.label)
 		}
 		fmt.Fprintln(out)
 		for _, m := range one.metrics {
-			fmt.Fprintf(out, "%-22s", m.label)
+			fmt.Fprintf(out, "%-20s", m.label)
 			for _, e := range one.entrants {
-				fmt.Fprintf(out, " %7s", number(c.figure(term{one.name, e.name}, m).Median))
+				fmt.Fprintf(out, " %*s", max(len(e.label), 7), number(c.figure(term{one.name, e.name}, m).Median))
 			}
 			fmt.Fprintln(out)
+		}
+		if d := c.distance(); d != "" {
+			fmt.Fprintf(out, "\n%s\n", wrap(d, width))
 		}
 		return
 	}
@@ -503,6 +510,9 @@ func (c chapter) tableAcross(b *bytes.Buffer, one contest) {
 			fmt.Fprintf(b, " %s |", number(c.figure(term{one.name, e.name}, m).Median))
 		}
 		b.WriteString("\n")
+	}
+	if d := c.distance(); d != "" {
+		fmt.Fprintf(b, "\n%s\n", d)
 	}
 }
 
