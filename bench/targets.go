@@ -20,13 +20,14 @@ type target struct {
 	stretch float64 // further in the same direction; 0: none
 	// A run proves it only if it is at least that long.
 	length time.Duration
+	jobs   int    // and its drains that large; 0: any
 	run    string // the command that measures it; empty: the ratio's group
 }
 
 const minimumRounds = 5 // of a run whose medians say whether a target is met
 
 var targets = []target{
-	{says: "drain, 1 process", key: "drain/river", asks: "of River", least: 4},
+	{says: "drain, 1 process", key: "drain/river", asks: "of River", least: 4, jobs: 100_000},
 	{key: "drain/graphile-worker", asks: "of graphile-worker", least: 2},
 	{key: "drain/floor", asks: "of the hand-written loop", least: 0.65, stretch: 0.85},
 	{says: "drain with a typed result recorded for each job", key: "drain-results/river", asks: "of River without one", least: 2.5},
@@ -35,7 +36,7 @@ var targets = []target{
 	{says: "WAL per job, enqueue + drain", key: "wal/river", asks: "of River", most: 0.4},
 	{says: "single enqueue, 16 connections, workers busy", key: "enqueue16-busy/insert", asks: "of a bare INSERT", least: 0.9},
 	{says: "the same, workers idle", key: "enqueue16-idle/insert", asks: "of a bare INSERT", least: 0.7},
-	{says: "EnqueueMany, 100k, ids returned", key: "enqueuemany/river", asks: "of River", least: 3},
+	{says: "EnqueueMany, 100k, ids returned", key: "enqueuemany/river", asks: "of River", least: 3, jobs: 100_000},
 	{key: "enqueuemany/copy", asks: "of a bare COPY (stretch)", stretch: 0.7},
 	{says: "commit → handler start, default settings, median", key: "latency-p50/floor", asks: "of the hand-written LISTEN loop", most: 1.3},
 	{key: "latency-p99/floor", asks: "of the same, 99th percentile", most: 2},
@@ -46,7 +47,7 @@ var targets = []target{
 	{says: "1, 2, 4, 8 workers", key: "processes-worst/one", asks: "of one, the slowest of them", least: 0.9},
 	{says: "idle fleet: 100 workers, empty queues", key: "idle-statements", asks: "statements/s for each", most: 1, under: true},
 	{key: "idle-server", asks: "% of a core of the server", most: 1, under: true},
-	{says: "memory: 1M-row backlog, 1,000 slots", key: "memory-backlog/small", asks: "of the memory with a small backlog", most: 1.5},
+	{says: "memory: 1M-row backlog, 1,000 slots", key: "memory-backlog/small", asks: "of the memory with a small backlog", most: 1.5, jobs: 100_000},
 	{says: "generator, 500 packages, 100 kinds", asks: "s, go list included", most: 1, under: true, run: "go test -run '^$' -bench ModuleOf500Packages ./internal/jobgen"},
 }
 
@@ -114,6 +115,8 @@ func (t target) short(c chapter) string {
 	switch {
 	case t.length > 0 && c.Length < t.length:
 		return fmt.Sprintf(", but not for %s", minutes(t.length))
+	case c.Jobs < t.jobs:
+		return fmt.Sprintf(", but drains of %s", count(float64(c.Jobs)))
 	case t.length == 0 && c.Rounds < minimumRounds:
 		return fmt.Sprintf(", but %s", counted(c.Rounds))
 	}

@@ -60,7 +60,7 @@ func TestTargetsAreMetOrNot(t *testing.T) {
 // A target is computed from the chapter that has its ratio, says which that is, and what is missing of a run that proves it.
 func TestTargetsAreComputedFromTheRatios(t *testing.T) {
 	of := func(key string, median float64, rounds int, length time.Duration) chapter {
-		return chapter{Rounds: rounds, Length: length, Ratios: map[string]spread{key: {median, median - 1, median + 1}}}
+		return chapter{Rounds: rounds, Jobs: 100_000, Length: length, Ratios: map[string]spread{key: {median, median - 1, median + 1}}}
 	}
 	for _, c := range []struct {
 		name     string
@@ -72,6 +72,7 @@ func TestTargetsAreComputedFromTheRatios(t *testing.T) {
 		{"too few rounds", chapters{"peers": of("drain/river", 4.5, 1, 0)}, "| yes | [peers](#others), but 1 round |"},
 		{"too short", chapters{"hold": of("hold-last/hold-first", 0.96, 5, time.Minute)}, "| yes | [hold](#a-held-snapshot), but not for 10m |"},
 		{"long enough", chapters{"hold": of("hold-last/hold-first", 0.96, 1, 10*time.Minute)}, "| yes | [hold](#a-held-snapshot) |"},
+		{"too few jobs", chapters{"peers": {Rounds: 5, Jobs: 20_000, Ratios: map[string]spread{"drain/river": {4.5, 4, 5}}}}, "| yes | [peers](#others), but drains of 20,000 |"},
 		{"not run", chapters{}, "| drain, 1 process | ≥ 4 of River | not measured | | `make bench ARGS=\"-only peers\"` |"},
 		{"not run, by time", chapters{}, "| not measured | | `make bench ARGS=\"-only hold -for 10m\"` |"},
 	} {
