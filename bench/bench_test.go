@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -42,11 +41,7 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
-			t.Errorf("%d columns: %s", n, line)
-		}
-	}
+	fits(t, out.String())
 	var written struct {
 		Ratios   map[string]spread
 		Chapters map[string]struct {
@@ -212,15 +207,48 @@ func TestShortIsAboutTargets(t *testing.T) {
 
 // Nothing can be said of their figures when they are this short.
 func TestLongPartsWork(t *testing.T) {
-	o, err := parse([]string{"-short", "-jobs", "100", "-only", "idle,hold,spiral,memory", "-for", "1s", "-peers", ""})
+	o, err := parse([]string{"-rounds", "1", "-jobs", "100", "-out", t.TempDir(), "-only", "idle,hold,spiral,memory,full-10m", "-for", "1s", "-peers", ""})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.rest, o.volatile = 0, true
-	if err := run(t.Context(), o, io.Discard); errors.Is(err, pgserver.ErrUnavailable) {
+	var out bytes.Buffer
+	if err := run(t.Context(), o, &out); errors.Is(err, pgserver.ErrUnavailable) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
+	}
+	fits(t, out.String())
+	b, err := os.ReadFile(filepath.Join(o.out, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var written record
+	if err := json.Unmarshal(b, &written); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []struct {
+		contest string
+		series  []string
+	}{{"hold", []string{rate.key}}, {"spiral", []string{"backlog", "dead_rows", claim50.key, claim99.key}}} {
+		c, _, _ := find(one.contest, "jobgen")
+		for _, e := range c.entrants {
+			for _, name := range one.series {
+				if s := written.Chapters[c.group].Series[c.name][e.name][name]; len(s.Values) == 0 || s.Every <= 0 {
+					t.Errorf("%s, %s: %s over time is %v", c.name, e.name, name, s)
+				}
+			}
+		}
+	}
+}
+
+// fits checks that nothing is wider than a terminal.
+func fits(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
+			t.Errorf("%d columns: %s", n, line)
+		}
 	}
 }
 

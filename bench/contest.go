@@ -42,6 +42,8 @@ type entrant struct {
 	needs func(o options) string
 	// foreign is the entrant of another program that this is. It has neither seed nor open.
 	foreign *foreign
+	// fill does what takes a while before seed, and says how far it is; nil: nothing.
+	fill func(ctx context.Context, url string, n int, say func(string)) error
 	// seed fills the fresh database, before the clock starts; nil: it stays empty.
 	seed func(ctx context.Context, url string, n int) error
 	// open prepares in the entrant's own process: connections, values. Also before the clock.
@@ -120,6 +122,7 @@ var contests = []contest{
 	held,
 	spiral,
 	memories,
+	fullest,
 }
 
 // groups in the order of the chapters of RESULTS.md.
@@ -137,6 +140,7 @@ var groups = []struct {
 	{"hold", "A held snapshot", true},
 	{"spiral", "Old snapshots", true},
 	{"memory", "Memory", true},
+	{"full-10m", "Fuller tables", true},
 }
 
 // selectable are the names that -only takes: groups, and contests.
@@ -236,6 +240,7 @@ var ratios = slices.Concat(
 	situationRatios,
 	spiralRatios,
 	memoryRatios,
+	fullRatios,
 	idleRatios,
 )
 

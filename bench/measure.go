@@ -51,7 +51,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			return nil, err
 		}
 	}
-	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, told: &told, programs: programs{node: nodeProgram(o.peers)}}
+	b := &bench{server: s, meter: newMeter(ctx, conn), rest: o.rest, say: p.detail, told: &told, programs: programs{node: nodeProgram(o.peers)}}
 	if o.baseline != "" {
 		folder, err := os.MkdirTemp("", "jobgen-bench-")
 		if err != nil {
@@ -129,6 +129,7 @@ type bench struct {
 	server   *pgserver.Server
 	meter    *meter
 	rest     time.Duration
+	say      func(string) // how far a slow step is
 	told     *statementCPU
 	programs programs
 }
@@ -161,6 +162,11 @@ func (b *bench) enter(ctx context.Context, t task, e entrant) (one sample, err e
 			err = errors.Join(err, drop(ctx))
 		}
 	}()
+	if e.fill != nil {
+		if err := e.fill(ctx, t.URL, t.Jobs, b.say); err != nil {
+			return one, fmt.Errorf("fill: %w", err)
+		}
+	}
 	if seed != nil {
 		if err := b.backlog(ctx, t, seed); err != nil {
 			return one, fmt.Errorf("seed: %w", err)

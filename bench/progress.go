@@ -54,6 +54,16 @@ func (p *progress) step(of int, line string) {
 	p.say(fmt.Sprintf("[%d/%d] %s (%s)", p.steps, of, line, time.Since(p.begin).Round(time.Second)))
 }
 
+// detail tells how far a step is.
+func (p *progress) detail(line string) {
+	switch line = p.line + ": " + line; {
+	case p.terminal:
+		fmt.Fprintf(p.out, "\r%-*s", width-1, cut(line, width-1))
+	case !p.short:
+		fmt.Fprintln(p.out, cut(line, width))
+	}
+}
+
 func (p *progress) done(_ contest, _ entrant, one sample) {
 	if !p.terminal && !p.short {
 		fmt.Fprintln(p.out, cut(fmt.Sprintf("%s: %s jobs/s", p.line, count(rate.of(one))), width))

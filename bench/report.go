@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // results are a run.
@@ -258,7 +259,7 @@ func (c chapter) table(out io.Writer, one contest) {
 		return
 	}
 	if one.metrics != nil {
-		// More than three columns leave no room for the smallest and the largest.
+		// The smallest and the largest are left out where there is no room for them.
 		column := (width-26)/len(one.metrics) - 1
 		fmt.Fprintf(out, "%-26s", "")
 		for _, m := range one.metrics {
@@ -270,8 +271,8 @@ func (c chapter) table(out io.Writer, one contest) {
 			for _, m := range one.metrics {
 				s := c.figure(term{one.name, e.name}, m)
 				text := fine(s.Median)
-				if column >= 17 {
-					text += " (" + fine(s.Min) + "–" + fine(s.Max) + ")"
+				if all := text + " (" + fine(s.Min) + "–" + fine(s.Max) + ")"; utf8.RuneCountInString(all) <= column {
+					text = all
 				}
 				fmt.Fprintf(out, " %*s", min(column, 17), text)
 			}

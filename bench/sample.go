@@ -68,9 +68,9 @@ var (
 
 // of idle workers, each of which is a job
 var (
-	statements = metric{"statements_per_worker_s", "statements/worker/s", false, func(s sample) float64 { return s.queries / float64(s.jobs) / s.seconds }}
-	busy       = metric{"server_core_percent", "server, % of a core", false, func(s sample) float64 { return 100 * s.server / s.seconds }}
-	clientBusy = metric{"client_core_percent", "client, % of a core", false, func(s sample) float64 { return 100 * s.client / s.seconds }}
+	statements = metric{"statements_per_worker_s", "statements/s each", false, func(s sample) float64 { return s.queries / float64(s.jobs) / s.seconds }}
+	busy       = metric{"server_core_percent", "server, % core", false, func(s sample) float64 { return 100 * s.server / s.seconds }}
+	clientBusy = metric{"client_core_percent", "client, % core", false, func(s sample) float64 { return 100 * s.client / s.seconds }}
 )
 
 var metrics = []metric{rate, client, server, cpu, wal, commits, dead, memory}

@@ -28,15 +28,6 @@ var processes = contest{
 	},
 }
 
-var fullTables = contest{
-	name: "full", group: "full", title: "Drain of %s no-op jobs from tables that hold others", jobs: all,
-	note: fmt.Sprintf("Beside each job that is drained there are %d results of finished ones on record, a dead one, and one for next week, of higher priority.", finished),
-	entrants: []entrant{
-		variant{name: "empty", label: "nothing else", note: "default settings"}.entrant(),
-		drainFull,
-	},
-}
-
 var idleFleet = contest{
 	name: "idle", group: "idle", title: "%s idle workers, each with a LISTEN connection", metrics: []metric{statements, busy, clientBusy},
 	jobs: func(n int) int { return min(n/50, 100) },
@@ -58,8 +49,6 @@ var held = contest{
 var situationRatios = []ratio{
 	{key: "processes-worst/one", says: "drain, jobs/s: the slowest of 2, 4 and 8 workers over one", metric: rate, worst: true,
 		ours: []term{{"processes", "2"}, {"processes", "4"}, {"processes", "8"}}, other: []term{{"processes", "1"}}},
-	{key: "full/empty", says: "drain, jobs/s: from full tables over from tables with nothing else", metric: rate, ours: []term{{"full", "full"}}, other: []term{{"full", "empty"}}},
-	{key: "cpu-full/empty", says: "drain, client + server CPU per job: the same", metric: cpu, ours: []term{{"full", "full"}}, other: []term{{"full", "empty"}}},
 	{key: "hold-last/hold-first", says: "a snapshot held, jobs/s: jobgen in the last sixth of the time over the first", metric: hold, ours: []term{{"hold", "jobgen"}}},
 	{key: "hold-last/hold-first-river", says: "the same of River", metric: hold, ours: []term{{"hold", "river"}}},
 	{key: "hold-last/hold-first-sql", says: "the same of the hand-written loop", metric: hold, ours: []term{{"hold", "sql"}}},
@@ -145,37 +134,6 @@ func openWorkers(ctx context.Context, url string, k int, handle func(int), trace
 		}
 	}, closeAll, nil
 }
-
-// finished is how many results there are on record for each job of the drain from full tables.
-const finished = 10
-
-var drainFull = func() entrant {
-	e := variant{name: "full", label: "full tables", note: "default settings"}.entrant()
-	seed := e.seed
-	e.seed = func(ctx context.Context, url string, n int) error {
-		err := withPool(ctx, url, 1, func(pool *pgxpool.Pool) error {
-			for _, fill := range []string{
-				`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at, result)
-				 SELECT 'bench.done', i::text, 1000000000 + i, clock_timestamp(), clock_timestamp() + interval '1 day', '{}' FROM generate_series(1, $1::int * 10) i`,
-				`INSERT INTO jobgen.jobs (id, queue, kind, payload, status, attempt) SELECT 2000000000 + i, 'bench', 'bench.plain', '{"n": -1}', 'dead', 20 FROM generate_series(1, $1::int) i`,
-				`INSERT INTO jobgen.jobs (id, queue, kind, payload, priority, run_at) SELECT 3000000000 + i, 'bench', 'bench.plain', '{"n": -1}', 5, now() + interval '7 days' FROM generate_series(1, $1::int) i`,
-			} {
-				if _, err := pool.Exec(ctx, fill, n); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return seed(ctx, url, n)
-	}
-	e.verify = func(ctx context.Context, conn *pgx.Conn, n int) error {
-		return expect(ctx, conn, 2*n, `SELECT count(*) FROM jobgen.jobs WHERE status = 'dead' OR run_at > now()`)
-	}
-	return e
-}()
 
 // counter counts statements.
 type counter struct{ n atomic.Int64 }
