@@ -108,6 +108,13 @@ func enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, 
 
 // store encodes payloads of at most limit bytes and inserts them.
 func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], payloads []P, o *options) ([]Ref[R], error) {
+	to := producer(db)
+	var copying *postgres.Copying
+	if pg, is := to.(postgres.Producer); is && s.Key == nil && o.key == nil {
+		if copying = pg.Copy(ctx, o.Insert, len(payloads)); copying != nil {
+			defer copying.Close()
+		}
+	}
 	elements := make([]engine.Element, len(payloads))
 	total := 0
 	for i, p := range payloads {
@@ -137,7 +144,13 @@ func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], paylo
 			return nil, invalid(s.Kind, field(), "gives an empty key; the kind's Key function must write at least one field")
 		}
 	}
-	got, err := producer(db).Enqueue(ctx, o.Insert, elements)
+	var got []engine.Inserted
+	var err error
+	if copying != nil {
+		got, err = copying.Enqueue(elements)
+	} else {
+		got, err = to.Enqueue(ctx, o.Insert, elements)
+	}
 	if err != nil {
 		return nil, refusal(s.Kind, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/jobgen-go/jobgen/internal/postgres"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/jobtest"
 )
@@ -56,6 +57,10 @@ func TestG12WhenAJobRunsIsCountedByTheDatabasesClock(t *testing.T) {
 				},
 				"many": func(string) error {
 					_, err := jobs.EnqueueMany(f.ctx(), pool, plain, []order{{}, {}}, c.opts...)
+					return err
+				},
+				"many that are copied": func(string) error {
+					_, err := jobs.EnqueueMany(f.ctx(), pool, plain, orders(postgres.CopyFrom), c.opts...)
 					return err
 				},
 				"many with a key": func(key string) error {

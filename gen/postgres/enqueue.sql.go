@@ -10,6 +10,49 @@ import (
 	"time"
 )
 
+const draw = `-- name: Draw :one
+SELECT clock.now::timestamptz AS now,
+       greatest($1::timestamptz, clock.now + $2::bigint * interval '1 microsecond')::timestamptz AS run_at,
+       coalesce(least($3::timestamptz, clock.now + $4::bigint * interval '1 microsecond'), clock.now)::timestamptz AS deadline,
+       ARRAY(SELECT nextval('jobgen.job_id') FROM generate_series(1, $5::int))::bigint[] AS ids
+FROM (SELECT clock_timestamp() AS now) clock
+`
+
+type DrawParams struct {
+	At       *time.Time
+	DelayUs  int64
+	Deadline *time.Time
+	WithinUs *int64
+	N        int32
+}
+
+type DrawRow struct {
+	Now      time.Time
+	RunAt    time.Time
+	Deadline time.Time
+	Ids      []int64
+}
+
+// Draw gives what jobs that are to be copied in need of the database: their ids, in order, and the times of all of them. (With
+// defaults that call clock_timestamp(), COPY inserts row by row.) deadline counts only if one was given.
+func (q *Queries) Draw(ctx context.Context, arg DrawParams) (DrawRow, error) {
+	row := q.db.QueryRow(ctx, draw,
+		arg.At,
+		arg.DelayUs,
+		arg.Deadline,
+		arg.WithinUs,
+		arg.N,
+	)
+	var i DrawRow
+	err := row.Scan(
+		&i.Now,
+		&i.RunAt,
+		&i.Deadline,
+		&i.Ids,
+	)
+	return i, err
+}
+
 const enqueue = `-- name: Enqueue :one
 WITH ins AS (
   INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts, run_at, deadline)
@@ -480,4 +523,21 @@ func (q *Queries) Revive(ctx context.Context, arg ReviveParams) (ReviveRow, erro
 	var i ReviveRow
 	err := row.Scan(&i.ID, &i.Woken)
 	return i, err
+}
+
+const wake = `-- name: Wake :exec
+SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $2::text = ANY(w.kinds) LIMIT $3::int) i
+`
+
+type WakeParams struct {
+	Queue string
+	Kind  string
+	Wake  int32
+}
+
+// Wake wakes as many idle workers as the jobs that were copied in may need.
+func (q *Queries) Wake(ctx context.Context, arg WakeParams) error {
+	_, err := q.db.Exec(ctx, wake, arg.Queue, arg.Kind, arg.Wake)
+	return err
 }

@@ -22,7 +22,7 @@ type Producer struct{ DB gen.DBTX }
 
 var _ engine.Producer = Producer{}
 
-// Enqueue upholds G1 and G6: one statement, and for a taken key a second one that tells by what.
+// Enqueue upholds G1 and G6: one statement, and for a taken key a second one that tells by what; many jobs are copied in.
 func (p Producer) Enqueue(ctx context.Context, in engine.Insert, elements []engine.Element) ([]engine.Inserted, error) {
 	switch {
 	case len(elements) == 0:
@@ -31,8 +31,15 @@ func (p Producer) Enqueue(ctx context.Context, in engine.Insert, elements []engi
 		one, err := p.enqueueOne(ctx, in, elements[0])
 		return []engine.Inserted{one}, translate(err)
 	}
+	keyed := elements[0].Key != ""
+	if !keyed {
+		if c := p.Copy(ctx, in, len(elements)); c != nil {
+			defer c.Close()
+			return c.Enqueue(elements)
+		}
+	}
 	var out []engine.Inserted
-	err := p.atomically(ctx, elements[0].Key != "", func(p Producer) (err error) {
+	err := p.atomically(ctx, keyed, func(p Producer) (err error) {
 		out, err = p.enqueueMany(ctx, in, elements)
 		return err
 	})
@@ -56,9 +63,7 @@ func (p Producer) atomically(ctx context.Context, several bool, fn func(Producer
 			p.DB = tx
 			return fn(p)
 		})
-	case interface {
-		Begin(ctx context.Context) (pgx.Tx, error)
-	}:
+	case beginner:
 		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 			p.DB = tx
 			return fn(p)

@@ -75,6 +75,7 @@ func TestAnEnqueueWakesOneIdleWorkerOfItsQueueAndNobodyElse(t *testing.T) {
 		{"nothing", func() {}, 0},
 		{"Enqueue", func() { f.insert(element("")) }, 1},
 		{"EnqueueMany", func() { f.insert(many("", 50)...) }, 1},
+		{"EnqueueMany that copies", func() { f.insert(many("", postgres.CopyFrom)...) }, 1},
 		{"Enqueue with a key", func() { f.insert(element("a")) }, 1},
 		{"Enqueue with a key that is taken", func() { f.insert(element("a")) }, 0},
 		{"EnqueueMany with keys", func() { f.insert(many("b", 3)...) }, 1},
@@ -84,6 +85,7 @@ func TestAnEnqueueWakesOneIdleWorkerOfItsQueueAndNobodyElse(t *testing.T) {
 			f.insert(element("a"))
 		}, 1},
 		{"a rolled back transaction", func() { f.rolledBack(func(tx pgx.Tx) { f.insertOn(tx, many("", 2)...) }) }, 0},
+		{"a rolled back COPY", func() { f.rolledBack(func(tx pgx.Tx) { f.insertOn(tx, many("", postgres.CopyFrom)...) }) }, 0},
 		{"a savepoint that was rolled back", func() {
 			tx := f.begin(f.connect())
 			save, err := tx.Begin(f.ctx())

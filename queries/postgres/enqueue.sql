@@ -55,6 +55,20 @@ WITH input AS MATERIALIZED (
 )
 SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id;
 
+-- name: Draw :one
+-- Draw gives what jobs that are to be copied in need of the database: their ids, in order, and the times of all of them. (With
+-- defaults that call clock_timestamp(), COPY inserts row by row.) deadline counts only if one was given.
+SELECT clock.now::timestamptz AS now,
+       greatest(sqlc.narg(at)::timestamptz, clock.now + sqlc.arg(delay_us)::bigint * interval '1 microsecond')::timestamptz AS run_at,
+       coalesce(least(sqlc.narg(deadline)::timestamptz, clock.now + sqlc.narg(within_us)::bigint * interval '1 microsecond'), clock.now)::timestamptz AS deadline,
+       ARRAY(SELECT nextval('jobgen.job_id') FROM generate_series(1, @n::int))::bigint[] AS ids
+FROM (SELECT clock_timestamp() AS now) clock;
+
+-- name: Wake :exec
+-- Wake wakes as many idle workers as the jobs that were copied in may need.
+SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind::text = ANY(w.kinds) LIMIT @wake::int) i;
+
 -- name: EnqueueManyKeyed :many
 -- EnqueueManyKeyed is EnqueueMany for a kind with a key. The arbiter rows are inserted in key order, so that two callers
 -- with the same keys wait for each other instead of deadlocking. An element without a new job has inserted = false.
