@@ -22,7 +22,8 @@ func (w *Worker) claim(ctx context.Context) {
 		locks  = w.newLocks()
 		unseen = unseen{worker: w, last: now()}
 		solo   = soloist{worker: w, unseen: &unseen, patience: w.cfg.Lease}
-		full   = true // the last claim was: more may be waiting
+		full   = true  // the last claim was: more may be waiting
+		back   = now() // when a claim is to start further back next
 		timer  = time.NewTimer(0)
 	)
 	defer timer.Stop()
@@ -62,6 +63,9 @@ func (w *Worker) claim(ctx context.Context) {
 		}
 		sweep := w.sweepNow.Swap(false) || sweeps.due()
 		before := now()
+		if w.marks.closer = !idle.woken && !back.passed(); !w.marks.closer {
+			back = before.add(jitter(min(lookBack*time.Duration(max(w.fleet.Load(), 1)), lookMost)))
+		}
 		got, all, err := w.round(ctx, n, sweep)
 		if !lockers && got == 0 {
 			locks.try(idle.woken)

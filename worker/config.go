@@ -57,7 +57,10 @@ const (
 	maxHolds    = 2000                   // holds at once, beyond Concurrency only claimed ahead or waiting to be stored
 	ahead       = 50 * time.Millisecond  // what is claimed ahead is started within this time, at the present rate
 	aheadMost   = time.Second            // and goes back if it has not been started within this time
-	slack       = 2 * time.Second        // marks stay this far behind the database's clock: transactions commit late
+	slack       = 2 * time.Second        // marks stay this far behind the database's clock: transactions commit late;
+	nearSlack   = 100 * time.Millisecond // or only this far, for most claims of a busy worker: all but
+	lookBack    = 100 * time.Millisecond // one in this time, times the fleet's size,
+	lookMost    = time.Second            // but not longer than this, and those that are due to a wake-up
 	pollFirst   = 5 * time.Millisecond   // polling of a worker that has just become idle,
 	pollShort   = 20 * time.Millisecond  // until it has been idle for
 	drowsy      = 250 * time.Millisecond // this long and sleeps; then it stretches

@@ -10,14 +10,21 @@ import (
 )
 
 // marks is the low-water mark of each range (queue and priority): the pair (run_at, id) up to which this worker has
-// looked. Claims start there, so that the dead index entries of finished jobs are not walked again. A range that is not
+// looked. Claims start there, so that the index entries of running and of finished jobs are not walked again. A range that is not
 // looked at, because its queue is paused or full, keeps its mark. The claim loop owns it.
+//
+// There are two marks of each range. at stays behind the database's clock by slack, for transactions that commit late; near by
+// nearSlack only. A worker with much to do starts most of its claims at near, since what comes in within slack may be more than a claim
+// should walk, and some at at.
 type marks struct {
 	queues []string
 	at     []engine.Mark // by priority, then queue
-	latest time.Time     // the latest database time seen
-	turn   int           // rotates the queues of one priority, so that none starves the others
-	shares []float64     // of each range: jobs taken by the weight of its queue; the smallest comes first
+	near   []engine.Mark
+	closer bool      // claims start at near
+	level  []bool    // both marks of a range were the same when the last claim started
+	latest time.Time // the latest database time seen
+	turn   int       // rotates the queues of one priority, so that none starves the others
+	shares []float64 // of each range: jobs taken by the weight of its queue; the smallest comes first
 
 	policy *policy  // nil: restricts nothing
 	band   *opening // where a claim looks and how much it takes; nil: everywhere
@@ -35,12 +42,13 @@ func newMarks(queues []string) marks {
 }
 
 func (m *marks) reset() {
-	m.at = m.at[:0]
+	m.at, m.near, m.level = m.at[:0], m.near[:0], make([]bool, (jobs.MaxPriority+1)*len(m.queues))
 	for p := jobs.MaxPriority; p >= 0; p-- {
 		for _, q := range m.queues {
 			m.at = append(m.at, engine.Mark{Queue: q, Priority: p})
 		}
 	}
+	m.near = append(m.near, m.at...)
 }
 
 // ranges are the marks of what is open, in the order in which a claim is to look: bigger priorities first.
@@ -66,6 +74,9 @@ func (m *marks) inOrder(f func(engine.Mark) engine.Mark) []engine.Mark {
 		for i := range q {
 			at, limit := first+(i+m.turn)%q, 0
 			k := m.at[at]
+			if m.level[at] = k == m.near[at]; m.closer {
+				k = m.near[at]
+			}
 			if m.policy != nil && m.policy.paused[k.Queue] {
 				continue
 			}
@@ -126,8 +137,8 @@ func (m *marks) took(batch []engine.Claimed) {
 }
 
 // advance notes what a claim from the marks has looked at, as of the database's time now. A claim that was not full has
-// looked at everything it was asked to, but for ranges that ended at their limit. No mark comes closer to now than slack:
-// rows that are committed late within it are still seen.
+// looked at everything it was asked to, but for ranges that ended at their limit. No mark comes closer to now than its slack:
+// rows that are committed late within it are still seen. A claim from near says nothing about what lies between the two marks.
 func (m *marks) advance(batch []engine.Claimed, now time.Time, all bool) {
 	if now.IsZero() {
 		return
@@ -136,21 +147,32 @@ func (m *marks) advance(batch []engine.Claimed, now time.Time, all bool) {
 		m.reset() // the database's clock went back
 	}
 	m.latest = now
-	limit := engine.Mark{At: now.Add(-slack)}
+	far, close := engine.Mark{At: now.Add(-slack)}, engine.Mark{At: now.Add(-nearSlack)}
+	raise := func(at int, seen engine.Mark) {
+		m.near[at].Raise(lesser(seen, close))
+		if !m.closer || m.level[at] {
+			m.at[at].Raise(lesser(seen, far))
+		}
+	}
 	if all {
 		for _, a := range m.asked {
 			if k := &m.at[a.at]; a.limit == 0 || a.limit > count(batch, k.Queue, k.Priority) {
-				k.Raise(limit)
+				raise(a.at, close)
 			}
 		}
 	}
 	for _, c := range batch {
-		seen := engine.Mark{At: c.RunAt, ID: c.ID}
-		if limit.Before(seen) {
-			seen = limit
+		if at := m.place(c.Queue, c.Priority); at >= 0 { // else it is not one of ours: nothing to note
+			raise(at, engine.Mark{At: c.RunAt, ID: c.ID})
 		}
-		m.find(c.Queue, c.Priority).Raise(seen)
 	}
+}
+
+func lesser(a, b engine.Mark) engine.Mark {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 func count(batch []engine.Claimed, queue string, priority int) (n int) {
@@ -160,13 +182,6 @@ func count(batch []engine.Claimed, queue string, priority int) (n int) {
 		}
 	}
 	return n
-}
-
-func (m *marks) find(queue string, priority int) *engine.Mark {
-	if at := m.place(queue, priority); at >= 0 {
-		return &m.at[at]
-	}
-	return &engine.Mark{} // not one of ours: nothing to note
 }
 
 // place is where a range stands in at; -1: it is not one of ours.

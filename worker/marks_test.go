@@ -5,9 +5,12 @@ import (
 	"time"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/jobs"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (m *marks) find(queue string, priority int) *engine.Mark { return &m.at[m.place(queue, priority)] }
 
 // at is epoch plus seconds.
 func at(seconds float64) time.Time { return epoch.Add(time.Duration(seconds * float64(time.Second))) }
@@ -142,5 +145,45 @@ func TestSweepStartsAtTheLeftEnd(t *testing.T) {
 	}
 	if k := m.find("a", 0); k.At.IsZero() {
 		t.Error("a sweep moved the mark")
+	}
+}
+
+// A claim from the nearer mark has not looked at what lies between the two: a late commit there is still to be found.
+func TestG2AClaimFromTheNearerMarkLeavesTheOtherOne(t *testing.T) {
+	t.Parallel()
+	m := newMarks([]string{"a"})
+	start := func() engine.Mark { return m.ranges()[jobs.MaxPriority] }
+	m.ranges()
+	m.advance(nil, at(100), true)
+	m.closer = true
+	if k := start(); !k.At.Equal(at(100).Add(-nearSlack)) {
+		t.Errorf("starts at %s", k.At)
+	}
+	m.advance([]engine.Claimed{job("a", 0, at(100.2), 3)}, at(105), true)
+	if k := start(); !k.At.Equal(at(105).Add(-nearSlack)) {
+		t.Errorf("then at %s", k.At)
+	}
+	m.closer = false
+	if k := start(); !k.At.Equal(at(100).Add(-slack)) {
+		t.Errorf("looks back to %s, want where it had looked to the last time", k.At)
+	}
+	m.advance(nil, at(106), true)
+	if k := start(); !k.At.Equal(at(106).Add(-slack)) {
+		t.Errorf("looks back to %s", k.At)
+	}
+}
+
+// In an old backlog both marks are the same, and stay so: looking back costs nothing there.
+func TestG11BothMarksGoThroughABacklogTogether(t *testing.T) {
+	t.Parallel()
+	m := newMarks([]string{"a"})
+	for i, closer := range []bool{false, true, true} {
+		m.closer = closer
+		m.ranges()
+		m.advance([]engine.Claimed{job("a", 0, at(float64(i)), int64(i))}, at(100), false)
+	}
+	m.closer = false
+	if k := m.ranges()[jobs.MaxPriority]; !k.At.Equal(at(2)) || k.ID != 2 {
+		t.Errorf("looks back to (%s, %d)", k.At, k.ID)
 	}
 }
