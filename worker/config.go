@@ -30,8 +30,8 @@ type Config struct {
 	Lease time.Duration
 	// Heartbeat is how often the lease is renewed; default and at most a third of Lease.
 	Heartbeat time.Duration
-	// Reclaim is how often this process looks for dead ones, give or take a quarter; default 4 s, or a third of Lease if that
-	// is less.
+	// Reclaim is how often this process looks for dead ones, give or take a quarter; default and at most 5 s. It looks with
+	// each heartbeat too, so it matters only if it is less than Heartbeat.
 	Reclaim time.Duration
 	// Grace is how long a shutdown waits for running handlers before it cancels their contexts; default 25 s. Negative
 	// means not at all.
@@ -88,7 +88,7 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 	setDefault(&c.Concurrency, 100)
 	setDefault(&c.Lease, 15*time.Second)
 	setDefault(&c.Heartbeat, c.Lease/3)
-	setDefault(&c.Reclaim, min(4*time.Second, c.Lease/3))
+	setDefault(&c.Reclaim, lookEvery)
 	setDefault(&c.Grace, 25*time.Second)
 	setDefault(&c.MaxCrashes, 5)
 	setDefault(&c.StuckAfter, 30*time.Second)

@@ -9,10 +9,10 @@
 //	loop       file         starts with   waits for                              ends
 //	claim      claim.go     Run           room in the ledger; a poll; a wake-up  with Run's context
 //	listen     listen.go    Run           notifications                          with Run's context
-//	upkeep     upkeep.go    Run           its interval                           with Run's context
+//	upkeep     upkeep.go    Run           a look by control                      with Run's context
 //	tick       schedule.go  Run           the next tick of a schedule            with Run's context
 //	heartbeat  lease.go     Run           its interval                           after the last handler
-//	control    control.go   Run           a notification; its interval           after the last handler
+//	control    control.go   Run           a heartbeat; a notification            after the last handler
 //	watch      stuck.go     Run           its interval                           after the last handler
 //	complete   complete.go  Run           an outcome                             after the last handler, with a last flush
 //	start      lock.go      Run           a job owned by lock that is to start   after the last handler

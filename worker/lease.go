@@ -27,7 +27,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 			every = w.cfg.Heartbeat / 5
 		case beat.Renewed:
 			w.contact.made(w.log, w.cfg.Lease, beat.Now)
-			w.fleet.Store(int64(beat.Fleet))
+			poke(w.beaten)
 			for _, h := range w.ledger.gone(asked, beat.Gone) {
 				w.log.Warn("job was taken back from this worker while its handler runs; the handler is cancelled", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 			}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// How often each worker of a fleet looks for what is seldom there, times the fleet's size.
+// How often a fleet looks for what is seldom there.
 const (
 	purgeEvery  = time.Minute
 	orphanEvery = time.Minute
@@ -16,27 +16,24 @@ const (
 	noteMany    = 20_000 // jobs looked at, for one that runs and that no claim names
 )
 
-// upkeep is the loop that takes back what lost workers held, notices suspects, and purges what has expired. Any number of
-// workers do this at once (G10).
+// upkeep is the loop that takes back what lost workers held, and purges what has expired. Whether a worker is lost, control
+// has seen; any worker that has takes its jobs back (G10).
 func (w *Worker) upkeep(ctx context.Context) {
-	purge, orphans := now().add(rand.N(purgeEvery)), now().add(rand.N(orphanEvery))
-	for wait(ctx, jitter(w.cfg.Reclaim)) {
-		fleet := time.Duration(max(w.fleet.Load(), 1))
-		look := orphans.passed()
-		if look {
-			orphans = now().add(jitter(orphanEvery * fleet))
+	purge, orphans := newShare(purgeEvery), newShare(orphanEvery)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.signs:
 		}
-		if err := w.reclaim(ctx, look); err != nil && ctx.Err() == nil {
-			w.contact.failed(w.log, "reclaim", err)
-			continue
+		fleet := int(w.fleet.Load())
+		if look := orphans.due(fleet); w.lost.Swap(false) || look {
+			if err := w.reclaim(ctx, look); err != nil && ctx.Err() == nil {
+				w.contact.failed(w.log, "reclaim", err)
+				continue
+			}
 		}
-		if w.suspectWaiting(ctx) {
-			w.suspects.Store(true)
-			poke(w.ledger.room)
-			poke(w.wake)
-		}
-		if purge.passed() {
-			purge = now().add(jitter(purgeEvery * fleet))
+		if purge.due(fleet) {
 			if err := w.purge(ctx); err != nil && ctx.Err() == nil {
 				w.contact.failed(w.log, "purge", err)
 			}
@@ -44,11 +41,22 @@ func (w *Worker) upkeep(ctx context.Context) {
 	}
 }
 
-func (w *Worker) suspectWaiting(ctx context.Context) bool {
-	ctx, cancel := limit(ctx)
-	defer cancel()
-	waiting, err := w.store.SuspectWaiting(ctx, w.unpaused(w.self.Load()))
-	return err == nil && waiting
+// share paces what the whole fleet is to do about so often: each worker waits in proportion to the fleet's size, as it is
+// when it asks, so that those who are left go on at that pace when many are gone.
+type share struct {
+	every, wait time.Duration
+	last        instant
+}
+
+func newShare(every time.Duration) *share { return &share{every, rand.N(every), now()} }
+
+// due tells whether it is this worker's turn, and takes it.
+func (s *share) due(fleet int) bool {
+	if since(s.last) < s.wait*time.Duration(max(fleet, 1)) {
+		return false
+	}
+	s.last, s.wait = now(), jitter(s.every)
+	return true
 }
 
 // reclaim judges workers only after a full lease of contact, so that after an outage the live ones come first (G7).

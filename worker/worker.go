@@ -41,6 +41,9 @@ type Worker struct {
 	wake       chan struct{} // this worker was notified
 	policy     atomic.Pointer[policy]
 	controlled chan struct{} // there is something new for control
+	beaten     chan struct{} // a heartbeat has renewed the lease: control looks
+	signs      chan struct{} // it has, so upkeep may have something to do
+	lost       atomic.Bool   // there is: a worker is lost
 	moved      chan struct{} // this worker has a new id to listen under
 	listening  atomic.Bool
 	sweepNow   atomic.Bool
@@ -55,7 +58,7 @@ type Worker struct {
 	lockSweepCost atomic.Int64 // of the last sweep for them, in nanoseconds
 
 	contact contact
-	fleet   atomic.Int64 // workers whose lease stands, as of the last heartbeat
+	fleet   atomic.Int64 // workers whose lease stands, as of the last look
 }
 
 // New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (six at most); the
@@ -75,7 +78,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 	w := &Worker{
 		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
-		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), beaten: make(chan struct{}, 1), signs: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		doubts: doubts{moment: doubtTime, since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}

@@ -55,3 +55,41 @@ func (q *Queries) Control(ctx context.Context, arg ControlParams) (ControlRow, e
 	)
 	return i, err
 }
+
+const signs = `-- name: Signs :one
+SELECT EXISTS (SELECT FROM jobgen.queues) AS decided,
+       EXISTS (SELECT FROM jobgen.job_cancel) AS cancels,
+       EXISTS (SELECT FROM jobgen.jobs q WHERE NOT q.dead AND q.crashes >= 2 AND q.run_at <= now() AND q.worker_id IS NULL) AS suspects,
+       count(*) FILTER (WHERE w.lost_at IS NULL AND w.lease_until > now())::int AS fleet,
+       coalesce(bool_or(CASE WHEN w.lost_at IS NULL THEN w.lease_until < now()
+                             WHEN w.lost_at > now() - interval '2 minutes'
+                             THEN EXISTS (SELECT FROM jobgen.claims c WHERE c.worker_id = w.id) END), false)::bool AS lost
+FROM jobgen.workers w
+`
+
+type SignsRow struct {
+	Decided  bool
+	Cancels  bool
+	Suspects bool
+	Fleet    int32
+	Lost     bool
+}
+
+// Signs tells whether there is anything for the statements that cost more: a decision about a queue, a wish to cancel, a
+// suspect that is due, of whatever queue, job and kind; and whether a lease has run out, or a worker that was lost a short while
+// ago has claims left (one in flight can commit until its statement_timeout; what comes later is found when orphans are looked for).
+// Every worker of an idle fleet sends it with each heartbeat, so it is as cheap as can be: one walk through workers, which is
+// small, a probe of claims for each that was lost, and three of what is empty as a rule: two tables, and jobs_suspect.
+// It is apart from Heartbeat, so that nothing about all these can cost a worker its lease.
+func (q *Queries) Signs(ctx context.Context) (SignsRow, error) {
+	row := q.db.QueryRow(ctx, signs)
+	var i SignsRow
+	err := row.Scan(
+		&i.Decided,
+		&i.Cancels,
+		&i.Suspects,
+		&i.Fleet,
+		&i.Lost,
+	)
+	return i, err
+}

@@ -236,9 +236,16 @@ type Worker struct {
 // Beat is the answer to a heartbeat.
 type Beat struct {
 	Renewed bool
-	Fleet   int       // workers whose lease stands
 	Now     time.Time // the database's clock
 	Gone    []int64   // ids of the holds named that are no longer this worker's
+}
+
+// Signs tell whether there may be something for a worker to do, or to learn.
+type Signs struct {
+	Fleet    int  // workers whose lease stands
+	Lost     bool // a lease has run out, or a worker that was lost a short while ago still holds something: MarkLost and Reclaim
+	Suspects bool // one is due, somewhere: SuspectWaiting
+	Asked    bool // something has been decided about some queue, or some job is to be stopped: Control
 }
 
 // Control is what is asked of a worker from outside while it runs.
@@ -341,6 +348,8 @@ type Store interface {
 	// Listen calls ready once it hears, woken for each wake-up of the worker, and controlled when Control has something
 	// new for it, until ctx ends or the connection does. ErrDeaf: it cannot, and trying again is pointless.
 	Listen(ctx context.Context, id uuid.UUID, ready, woken, controlled func()) error
+	// Signs is one look at everything, cheap enough to go with each heartbeat.
+	Signs(ctx context.Context) (Signs, error)
 	// Control reads what is asked of the worker.
 	Control(ctx context.Context, w *Worker) (Control, error)
 

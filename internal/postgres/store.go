@@ -134,7 +134,7 @@ func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration
 		s.pool.Reset()
 		s.outcomes.pool.Reset()
 	}
-	return engine.Beat{Renewed: row.Renewed, Fleet: int(row.Fleet), Now: row.DbNow, Gone: row.Gone}, translate(err)
+	return engine.Beat{Renewed: row.Renewed, Now: row.DbNow, Gone: row.Gone}, translate(err)
 }
 
 func (s *Store) Stuck(ctx context.Context, id uuid.UUID, n int) error {
@@ -389,6 +389,11 @@ func (s *Store) SetListenCheck(d time.Duration) { s.listenCheck = d }
 
 // controlPayload is what a notification carries that tells a worker to read its Control; a wake-up carries nothing.
 const controlPayload = "control"
+
+func (s *Store) Signs(ctx context.Context) (engine.Signs, error) {
+	row, err := s.q.Signs(ctx)
+	return engine.Signs{Fleet: int(row.Fleet), Lost: row.Lost, Suspects: row.Suspects, Asked: row.Decided || row.Cancels}, translate(err)
+}
 
 func (s *Store) Control(ctx context.Context, w *engine.Worker) (c engine.Control, err error) {
 	row, err := s.q.Control(ctx, gen.ControlParams{Queues: w.Queues, WorkerID: w.ID})

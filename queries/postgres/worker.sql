@@ -8,18 +8,21 @@ VALUES (@id, @host, @pid, @build, @queues::text[], @kinds::text[], clock_timesta
 -- that is marked lost, and for one whose lease ran out while this statement waited for the lock on its row: the process
 -- that sent it may be long dead. A lease that ran out before the statement arrived, and that nobody has marked lost, is
 -- renewed: that is the whole fleet after an outage of the database. The row is locked first, and the lease read after.
-WITH me AS MATERIALIZED (
+-- No fsync is waited for: a server that crashes may forget the renewals of its last moment, and nobody judges before all have had a full lease to
+-- come back.
+WITH lazy AS MATERIALIZED (
+  SELECT set_config('synchronous_commit', 'off', true) AS off
+), me AS MATERIALIZED (
   SELECT w.id, w.lease_until, w.lost_at FROM jobgen.workers w WHERE w.id = @worker_id::uuid FOR UPDATE
 ), beat AS (
   UPDATE jobgen.workers w
   SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond'
-  FROM me
-  WHERE w.id = me.id AND me.lost_at IS NULL
+  FROM me CROSS JOIN lazy
+  WHERE w.id = me.id AND me.lost_at IS NULL AND lazy.off IS NOT NULL
     AND (me.lease_until > clock_timestamp() OR me.lease_until < statement_timestamp())
   RETURNING w.id
 )
 SELECT EXISTS (SELECT FROM beat) AS renewed,
-       (SELECT count(*) FROM jobgen.workers w WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp())::int AS fleet,
        clock_timestamp()::timestamptz AS db_now,
        ARRAY(
          SELECT h.id FROM (SELECT unnest(@ids::bigint[]) AS id, unnest(@fences::bigint[]) AS fence) h
