@@ -207,7 +207,7 @@ func TestShortIsAboutTargets(t *testing.T) {
 
 // Nothing can be said of their figures when they are this short.
 func TestLongPartsWork(t *testing.T) {
-	o, err := parse([]string{"-rounds", "1", "-jobs", "100", "-out", t.TempDir(), "-only", "idle,hold,spiral,memory,full-10m", "-for", "1s", "-peers", ""})
+	o, err := parse([]string{"-rounds", "1", "-jobs", "100", "-out", t.TempDir(), "-only", "idle,hold,spiral,memory,full-10m,churn", "-for", "1s", "-peers", ""})
 	if err != nil {
 		t.Fatal(err)
 	}

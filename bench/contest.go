@@ -20,6 +20,7 @@ type contest struct {
 	// has no jobs; its entrants are given seconds instead.
 	length   time.Duration
 	metrics  []metric // what is told of it; nil: metrics
+	together bool     // its entrants work at the same time, each on a server of its own
 	across   bool     // in tables entrants stand side by side, and metrics below each other
 	entrants []entrant
 }
@@ -123,6 +124,7 @@ var contests = []contest{
 	spiral,
 	memories,
 	fullest,
+	churn,
 }
 
 // groups in the order of the chapters of RESULTS.md.
@@ -141,6 +143,7 @@ var groups = []struct {
 	{"spiral", "Old snapshots", true},
 	{"memory", "Memory", true},
 	{"full-10m", "Fuller tables", true},
+	{"churn", "The tables under steady load", true},
 }
 
 // selectable are the names that -only takes: groups, and contests.
@@ -242,6 +245,7 @@ var ratios = slices.Concat(
 	memoryRatios,
 	fullRatios,
 	idleRatios,
+	churnRatios,
 )
 
 var peerRatios = slices.Concat(

@@ -80,9 +80,9 @@ func parse(args []string) (options, error) {
 	var only string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&o.jobs, "jobs", 100_000, "jobs of a drain; contests with slower steps take a part of it")
-	f.DurationVar(&o.length, "for", 0, "how long contests that go by time (hold, spiral) take for each entrant in each round; 0: a minute, and 90 seconds")
+	f.DurationVar(&o.length, "for", 0, "how long contests that go by time (hold, spiral, churn) take for each entrant in each round; 0: a minute, 90 seconds, and ten minutes")
 	f.IntVar(&o.rounds, "rounds", 5, "rounds, interleaved; an odd number has a median of its own")
-	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas; without it, all but idle, hold, spiral, memory and full-10m: "+strings.Join(selectable(), ", "))
+	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas; without it, all but idle, hold, spiral, memory, full-10m and churn: "+strings.Join(selectable(), ", "))
 	f.StringVar(&o.baseline, "baseline", "", "a checkout of an older commit, to compare jobs without any feature with")
 	f.StringVar(&o.peers, "peers", nodeFolder(), "folder with the queues of Node, where peers/install has put them; empty: without them")
 	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing; without -only, those that targets are about")

@@ -88,7 +88,7 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 		}
 	}
 	// What comes first finds everything cold: it runs once more than the others.
-	if first := run[0].takingPart(o); len(first) > 0 && first[0].seed != nil && !o.short {
+	if first := run[0].takingPart(o); len(first) > 0 && first[0].seed != nil && !o.short && !run[0].together {
 		p.say("warming up")
 		t := task{Contest: run[0].name, Entrant: first[0].name, Jobs: run[0].size(o.jobs, o.length)}
 		if _, err := b.enter(ctx, t, first[0]); err != nil {
@@ -101,6 +101,19 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			entrants := c.takingPart(o)
 			if round%2 == 1 {
 				slices.Reverse(entrants)
+			}
+			if c.together {
+				p.step(steps, fmt.Sprintf("round %d of %d: %s, all at once", round+1, o.rounds, c.name))
+				ones, err := b.together(ctx, o, c, entrants)
+				if err != nil {
+					p.end()
+					return nil, fmt.Errorf("%s, %w", c.name, err)
+				}
+				for i, e := range entrants {
+					p.done(c, e, ones[i])
+					r.samples[term{c.name, e.name}] = append(r.samples[term{c.name, e.name}], ones[i])
+				}
+				continue
 			}
 			for _, e := range entrants {
 				p.step(steps, fmt.Sprintf("round %d of %d: %s, %s", round+1, o.rounds, c.name, e.name))
@@ -132,6 +145,7 @@ type bench struct {
 	say      func(string) // how far a slow step is
 	told     *statementCPU
 	programs programs
+	beside   float64 // CPU seconds of servers that have gone
 }
 
 // enter lets one entrant do its task once, on a database of its own, and checks what it did.
@@ -291,7 +305,7 @@ type load struct {
 }
 
 func (b *bench) load() load {
-	return load{at: time.Now(), used: machineCPU(), ours: ownCPU() + endedCPU() + serverCPU(b.meter.pid)}
+	return load{at: time.Now(), used: machineCPU(), ours: ownCPU() + endedCPU() + serverCPU(b.meter.pid) + b.beside}
 }
 
 // since tells how busy the machine was with other things.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ func (cs chapters) plots() (ps []plot) {
 		{"cost.svg", "cost", "CPU time per job by component, for each queue", chapter.plotCost},
 		{"hold.svg", "hold", "Throughput over time while a snapshot is held", chapter.plotHold},
 		{"spiral.svg", "spiral", "Backlog and claim times over time under old snapshots", chapter.plotSpiral},
+		{"churn.svg", "churn", "Size of jobs and claim times over time under steady load", chapter.plotChurn},
 	} {
 		c, ok := cs[one.group]
 		if !ok {
@@ -52,7 +54,7 @@ func (cs chapters) writePlots(folder string) error {
 
 // who has which colour in every plot.
 func colourOf(entrant string) string {
-	for _, c := range []struct{ prefix, colour string }{{"jobgen-quiet", "teal"}, {"jobgen", "blue"}, {"sql", "grey"}, {"river", "orange"}} {
+	for _, c := range []struct{ prefix, colour string }{{"jobgen-quiet", "teal"}, {"held", "teal"}, {"update", "orange"}, {"archive", "purple"}, {"jobgen", "blue"}, {"sql", "grey"}, {"river", "orange"}} {
 		if strings.HasPrefix(entrant, c.prefix) {
 			return c.colour
 		}
@@ -94,6 +96,25 @@ func (c chapter) plotSpiral() []byte {
 	p := newSVG(560, "800 jobs/s under overlapping old snapshots", "Vacuum can remove only what is older than the oldest snapshot. Both scales are logarithmic. The last round.")
 	p.panel(panel{top: 92, height: 180, says: "jobs waiting, at most in each stretch", log: true, courses: backlog})
 	p.panel(panel{top: 330, height: 190, says: "ms that claims take, 99th percentile of each stretch", log: true, foot: true, courses: claim})
+	return p.end()
+}
+
+func (c chapter) plotChurn() []byte {
+	only := func(figure string) (cs []course) {
+		for _, one := range c.courses("churn", figure) {
+			if slices.Contains([]string{"jobgen", "held", "update", "archive"}, one.label) {
+				cs = append(cs, one)
+			}
+		}
+		return cs
+	}
+	size, claim := only(hotSize.key), only("claim_p99_ms")
+	if len(size) == 0 || len(claim) == 0 {
+		return nil
+	}
+	p := newSVG(560, fmt.Sprintf("%d jobs/s, and what becomes of the table", churnRate), "held: a snapshot is held through the second third. update, archive: a hand-written loop that keeps what has finished for a sixth.")
+	p.panel(panel{top: 92, height: 180, says: "MB of jobs, indexes not counted; both scales are logarithmic", log: true, courses: size})
+	p.panel(panel{top: 330, height: 190, says: "ms that claims take, 99th percentile", log: true, foot: true, courses: claim})
 	return p.end()
 }
 

@@ -39,6 +39,14 @@ func illustrated() chapters {
 			Figures: map[string]map[string]map[string]spread{"hold": {"jobgen": s(1), "river": s(1)}},
 			Series:  map[string]map[string]map[string]series{"hold": {"jobgen": over(50_000, 49_000, 51_000), "river": over(12_000, 9000, 0)}},
 		},
+		"churn": {
+			Figures: map[string]map[string]map[string]spread{"churn": {"jobgen": s(1), "held": s(1), "delete": s(1)}},
+			Series: map[string]map[string]map[string]series{"churn": {
+				"jobgen": {hotSize.key: {60, []float64{20, 21}}, claim99.key: {60, []float64{1, 2}}},
+				"held":   {hotSize.key: {60, []float64{20, 900}}, claim99.key: {60, []float64{1, 3}}},
+				"delete": {hotSize.key: {60, []float64{20, 20}}, claim99.key: {60, []float64{1, 2}}},
+			}},
+		},
 	}
 }
 
@@ -54,6 +62,7 @@ func TestPlotsAreDrawnAndEmbedded(t *testing.T) {
 		"latency.svg": {"jobgen", "gue, default settings", "0.90 / 1.19", "6,000 / 7,960", "1 s"},
 		"cost.svg":    {"jobgen", "River", "gue", "→ 900 µs", "24.0 µs", "server: claim"},
 		"hold.svg":    {"jobgen 51.0k", "River 0", "50k", "jobs/s"},
+		"churn.svg":   {"jobgen 21", "held 900", "held 3", "100"},
 	} {
 		picture, err := os.ReadFile(filepath.Join(folder, file))
 		if err != nil {

@@ -24,6 +24,7 @@ type sample struct {
 	claim50 float64 // seconds that claims took in the worst stretch of time
 	claim99 float64
 	series  map[string]series
+	vacuum  float64 // CPU seconds of autovacuum
 	ran     ran
 	parts   map[string]float64 // CPU seconds by component
 	curve   []float64          // seconds from commit to start: quantiles at equal distances, the smallest and the largest included
@@ -81,6 +82,7 @@ var recorded = slices.Concat(
 	[]metric{p50, p99, first, last, hold, statements, busy, clientBusy},
 	[]metric{backlogWorst, claim50, claim99},
 	partMetrics(),
+	[]metric{hotSize, pkeySize, claimIndexSize, claimsSize, historySize, hotShare, vacuumTime, claimEarly, claimLate},
 )
 
 // spread is a median with the smallest and the largest value beside it.

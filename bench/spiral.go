@@ -88,12 +88,12 @@ func openSpiral(ctx context.Context, url string, length time.Duration, held bool
 			closeAll()
 		}
 	}()
-	log := &spiralLog{claim: claim, each: length / spiralParts}
+	log := &spiralLog{each: length / spiralParts}
 	var pools [3]*pgxpool.Pool
 	for i, p := range []struct {
 		conns  int
 		tracer pgx.QueryTracer
-	}{{conns, log}, {spiralCallers, nil}, {spiralReaders + 1, nil}} {
+	}{{conns, &claimTimer{claim, log.claimed}}, {spiralCallers, nil}, {spiralReaders + 1, nil}} {
 		if pools[i], err = newTracedPool(ctx, url, p.conns, p.tracer); err != nil {
 			return nil, err
 		}
@@ -223,9 +223,8 @@ func analyse(ctx context.Context, pool *pgxpool.Pool, held bool, long time.Durat
 	return end(g.Wait())
 }
 
-// spiralLog has the figures of a run by stretches of time. It sees the statements of the worker's pool.
+// spiralLog has the figures of a run by stretches of time.
 type spiralLog struct {
-	claim string // how the text of a claim begins
 	each  time.Duration
 	begin time.Time
 	mu    sync.Mutex
@@ -245,21 +244,8 @@ func (l *spiralLog) start() {
 // part is the stretch of a time after the beginning; what comes after the end is of no interest.
 func (l *spiralLog) part(at time.Duration) int { return int(at / l.each) }
 
-type claimBegan struct{}
-
-func (l *spiralLog) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if !strings.HasPrefix(strings.TrimSpace(q.SQL), l.claim) {
-		return ctx
-	}
-	return context.WithValue(ctx, claimBegan{}, time.Now())
-}
-
-func (l *spiralLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
-	began, ok := ctx.Value(claimBegan{}).(time.Time)
-	if !ok || q.Err != nil {
-		return
-	}
-	took := time.Since(began)
+// claimed notes a claim of the worker's.
+func (l *spiralLog) claimed(began time.Time, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.on {
@@ -267,6 +253,27 @@ func (l *spiralLog) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQ
 	}
 	if part := l.part(began.Sub(l.begin)); part >= 0 && part < spiralParts {
 		l.parts[part].claims = append(l.parts[part].claims, took.Seconds())
+	}
+}
+
+// claimTimer sees the statements of a worker's pool and notes how long those took that begin like a claim.
+type claimTimer struct {
+	claim string
+	note  func(began time.Time, took time.Duration)
+}
+
+type claimBegan struct{}
+
+func (c *claimTimer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if !strings.HasPrefix(strings.TrimSpace(q.SQL), c.claim) {
+		return ctx
+	}
+	return context.WithValue(ctx, claimBegan{}, time.Now())
+}
+
+func (c *claimTimer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
+	if began, ok := ctx.Value(claimBegan{}).(time.Time); ok && q.Err == nil {
+		c.note(began, time.Since(began))
 	}
 }
 
