@@ -94,3 +94,6 @@ func SetListenCheck(w *Worker, d time.Duration) {
 		return s, err
 	}
 }
+
+// PurgeByChunk makes w purge when its upkeep begins, one chunk in each round, before Run.
+func PurgeByChunk(w *Worker) { w.purges = purges{more: true} }

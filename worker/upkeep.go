@@ -12,7 +12,6 @@ import (
 const (
 	purgeEvery  = time.Minute
 	orphanEvery = time.Minute
-	purgeChunks = 20     // in a row
 	noteMany    = 20_000 // jobs looked at, for one that runs and that no claim names
 )
 
@@ -33,12 +32,19 @@ func (w *Worker) upkeep(ctx context.Context) {
 				continue
 			}
 		}
-		if purge.due(fleet) {
+		if purge.due(fleet) || w.purges.more {
 			if err := w.purge(ctx); err != nil && ctx.Err() == nil {
 				w.contact.failed(w.log, "purge", err)
 			}
 		}
 	}
+}
+
+// purges are how long to purge in a row, since reclaim waits for it, and whether the last purge has left something for the
+// next round.
+type purges struct {
+	length time.Duration
+	more   bool
 }
 
 // share paces what the whole fleet is to do about so often: each worker waits in proportion to the fleet's size, as it is
@@ -106,13 +112,14 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 	}
 }
 
-func (w *Worker) purge(ctx context.Context) error {
+// purge removes what has expired, chunk by chunk.
+func (w *Worker) purge(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, claimTime)
 	defer cancel()
-	for range purgeChunks {
-		if more, err := w.store.Purge(ctx, w.cfg.KeepAttempts, keepSamples); err != nil || !more {
+	for begin := now(); ; {
+		w.purges.more, err = w.store.Purge(ctx, w.cfg.KeepAttempts, keepSamples)
+		if err != nil || !w.purges.more || since(begin) >= w.purges.length {
 			return err
 		}
 	}
-	return nil
 }

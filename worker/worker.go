@@ -48,7 +48,8 @@ type Worker struct {
 	listening  atomic.Bool
 	sweepNow   atomic.Bool
 	suspects   atomic.Bool // one is waiting
-	looked     int64       // the id up to which upkeep has looked for jobs that no claim names
+	purges     purges
+	looked     int64 // the id up to which upkeep has looked for jobs that no claim names
 
 	starts        starts
 	doubts        doubts
@@ -79,6 +80,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), beaten: make(chan struct{}, 1), signs: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		purges: purges{length: time.Second},
 		doubts: doubts{moment: doubtTime, since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}

@@ -7,6 +7,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -74,30 +75,45 @@ func (q *Queries) PurgeCancels(ctx context.Context, n int32) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
-const purgeResults = `-- name: PurgeResults :execrows
+const purgeResults = `-- name: PurgeResults :one
 WITH doomed AS MATERIALIZED (
-  SELECT r.kind, r.key FROM jobgen.job_result r
-  WHERE r.expires_at <= now()
+  SELECT r.kind, r.key, r.expires_at FROM jobgen.job_result r
+  WHERE r.expires_at <= now() AND r.expires_at >= coalesce($1::timestamptz, '-infinity')
   ORDER BY r.expires_at
-  LIMIT $1
+  LIMIT $2
   FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM jobgen.job_result
+  WHERE kind = ANY(ARRAY(SELECT DISTINCT doomed.kind FROM doomed)) AND key = ANY(ARRAY(SELECT doomed.key FROM doomed))
+    AND expires_at <= now()
+  RETURNING job_id
 )
-DELETE FROM jobgen.job_result
-WHERE kind = ANY(ARRAY(SELECT DISTINCT doomed.kind FROM doomed)) AND key = ANY(ARRAY(SELECT doomed.key FROM doomed))
-  AND expires_at <= now()
+SELECT count(*)::bigint AS n,
+  coalesce((SELECT max(doomed.expires_at) FROM doomed WHERE doomed.expires_at > '-infinity'), 'epoch')::timestamptz AS upto
+FROM gone
 `
+
+type PurgeResultsParams struct {
+	After *time.Time
+	N     int32
+}
+
+type PurgeResultsRow struct {
+	N    int64
+	Upto time.Time
+}
 
 // PurgeResults removes about n rows that have expired; rows that somebody else has locked are skipped. now() and not
 // clock_timestamp(), which would be no index condition: each purge would read all that has not expired yet. Arrays and
 // not (kind, key) IN (SELECT … LIMIT n): planned while the table was empty, that ran the subquery again for every row of
 // the table (28 million buffers for 220,000 rows) and removed ten times n. The arrays are probed as kinds × keys; what
-// that finds beyond the n has expired too.
-func (q *Queries) PurgeResults(ctx context.Context, n int32) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeResults, n)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+// that finds beyond the n has expired too. It tells up to where it has got: with that as @after, the next chunk does not walk
+// what the ones before have left dead, which while a snapshot is held made each thousand rows a millisecond slower.
+func (q *Queries) PurgeResults(ctx context.Context, arg PurgeResultsParams) (PurgeResultsRow, error) {
+	row := q.db.QueryRow(ctx, purgeResults, arg.After, arg.N)
+	var i PurgeResultsRow
+	err := row.Scan(&i.N, &i.Upto)
+	return i, err
 }
 
 const purgeSamples = `-- name: PurgeSamples :execrows

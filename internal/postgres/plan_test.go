@@ -306,8 +306,8 @@ func (f *fixture) hotStatements(w *engine.Worker, held *[]engine.Claimed) (all [
 			return []any{time.Hour.Microseconds(), queues, priorities}
 		})
 	add("PurgeResults", "job_result", "job_result_expiry",
-		func(q *gen.Queries) error { _, err := q.PurgeResults(ctx, 100); return err },
-		func() []any { return []any{100} })
+		func(q *gen.Queries) error { _, err := q.PurgeResults(ctx, gen.PurgeResultsParams{N: 100}); return err },
+		func() []any { return []any{nil, 100} })
 	return all
 }
 

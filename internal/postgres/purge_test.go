@@ -61,9 +61,9 @@ func TestPurgeWorksInChunks(t *testing.T) {
 	f := open(t)
 	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at)
 		SELECT 'k' || i % 3, 'key ' || i, i, now(), now() - i * interval '1 s' FROM generate_series(1, 2500) i`)
-	n, err := gen.New(f.session()).PurgeResults(f.ctx(), 100)
-	if err != nil || n != 100 {
-		t.Errorf("a purge of 100 removed %d, %v", n, err)
+	purged, err := gen.New(f.session()).PurgeResults(f.ctx(), gen.PurgeResultsParams{N: 100})
+	if err != nil || purged.N != 100 {
+		t.Errorf("a purge of 100 removed %d, %v", purged.N, err)
 	}
 	f.expect("key 2400", "SELECT key FROM jobgen.job_result ORDER BY expires_at LIMIT 1")
 	if calls := f.purge(); calls != 3 {
@@ -100,4 +100,27 @@ func TestG10ConcurrentPurgesAreHarmless(t *testing.T) {
 	_ = lock.Rollback(context.Background())
 	f.purge()
 	f.expect(100, "SELECT count(*) FROM jobgen.job_result")
+}
+
+// A chunk begins where the one before has ended, and a purge at the left end.
+func TestAPurgeDoesNotWalkWhatItHasLeftDead(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at)
+		SELECT 'k', 'key ' || i, i, now(), now() - interval '1 h' + i * interval '1 ms' FROM generate_series(1, 2500) i`)
+	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at) VALUES ('k', 'for ever expired', 0, now(), '-infinity')`)
+	chunk := func() {
+		if _, err := f.store.Purge(f.ctx(), week, week); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chunk()
+	f.expect("key 1000", "SELECT key FROM jobgen.job_result ORDER BY expires_at LIMIT 1")
+	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at) VALUES ('k', 'late', 1, now(), now() - interval '2 h')`)
+	chunk()
+	f.expect("late", "SELECT key FROM jobgen.job_result ORDER BY expires_at LIMIT 1")
+	f.purge()
+	f.expect(1, "SELECT count(*) FROM jobgen.job_result")
+	f.purge()
+	f.expect(0, "SELECT count(*) FROM jobgen.job_result")
 }

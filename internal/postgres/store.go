@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,6 +40,7 @@ type Store struct {
 	ended    *gen.Queries
 
 	listenCheck time.Duration
+	purged      atomic.Pointer[time.Time] // until when the results had expired that the last chunk of a purge took
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -348,9 +350,13 @@ func (s *Store) Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Dur
 const purgeChunk = 1000
 
 func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (bool, error) {
-	results, err := s.q.PurgeResults(ctx, purgeChunk)
+	results, err := s.q.PurgeResults(ctx, gen.PurgeResultsParams{After: s.purged.Load(), N: purgeChunk})
 	if err != nil {
 		return false, translate(err)
+	}
+	s.purged.Store(&results.Upto)
+	if results.N < purgeChunk {
+		s.purged.Store(nil) // from the left end: what others had locked, and what was committed late
 	}
 	attempts, err := s.q.PurgeAttempts(ctx, gen.PurgeAttemptsParams{KeepUs: keepAttempts.Microseconds(), N: purgeChunk})
 	if err != nil {
@@ -370,7 +376,7 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 		return false, translate(err)
 	}
 	cancels, err := s.purgeCancels(ctx)
-	return slices.Max([]int64{results, attempts, archived, cancels}) >= purgeChunk, translate(err)
+	return slices.Max([]int64{results.N, attempts, archived, cancels}) >= purgeChunk, translate(err)
 }
 
 func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {

@@ -1,19 +1,25 @@
--- name: PurgeResults :execrows
+-- name: PurgeResults :one
 -- PurgeResults removes about n rows that have expired; rows that somebody else has locked are skipped. now() and not
 -- clock_timestamp(), which would be no index condition: each purge would read all that has not expired yet. Arrays and
 -- not (kind, key) IN (SELECT … LIMIT n): planned while the table was empty, that ran the subquery again for every row of
 -- the table (28 million buffers for 220,000 rows) and removed ten times n. The arrays are probed as kinds × keys; what
--- that finds beyond the n has expired too.
+-- that finds beyond the n has expired too. It tells up to where it has got: with that as @after, the next chunk does not walk
+-- what the ones before have left dead, which while a snapshot is held made each thousand rows a millisecond slower.
 WITH doomed AS MATERIALIZED (
-  SELECT r.kind, r.key FROM jobgen.job_result r
-  WHERE r.expires_at <= now()
+  SELECT r.kind, r.key, r.expires_at FROM jobgen.job_result r
+  WHERE r.expires_at <= now() AND r.expires_at >= coalesce(sqlc.narg(after)::timestamptz, '-infinity')
   ORDER BY r.expires_at
   LIMIT @n
   FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM jobgen.job_result
+  WHERE kind = ANY(ARRAY(SELECT DISTINCT doomed.kind FROM doomed)) AND key = ANY(ARRAY(SELECT doomed.key FROM doomed))
+    AND expires_at <= now()
+  RETURNING job_id
 )
-DELETE FROM jobgen.job_result
-WHERE kind = ANY(ARRAY(SELECT DISTINCT doomed.kind FROM doomed)) AND key = ANY(ARRAY(SELECT doomed.key FROM doomed))
-  AND expires_at <= now();
+SELECT count(*)::bigint AS n,
+  coalesce((SELECT max(doomed.expires_at) FROM doomed WHERE doomed.expires_at > '-infinity'), 'epoch')::timestamptz AS upto
+FROM gone;
 
 -- name: PurgeAttempts :execrows
 -- PurgeAttempts removes the old history of up to n jobs. The index on ended_at is a BRIN: the table is append-only, so
