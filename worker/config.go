@@ -54,7 +54,7 @@ type Config struct {
 }
 
 const (
-	maxHolds    = 2000                   // holds at once, beyond Concurrency only claimed ahead or waiting to be stored
+	maxHolds    = 4000                   // holds at once, beyond Concurrency only claimed ahead or waiting to be stored
 	ahead       = 50 * time.Millisecond  // what is claimed ahead is started within this time, at the present rate
 	aheadMost   = time.Second            // and goes back if it has not been started within this time
 	slack       = 2 * time.Second        // marks stay this far behind the database's clock: transactions commit late;
