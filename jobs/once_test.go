@@ -295,7 +295,7 @@ func record(f *fixture, tx pgx.Tx, c engine.Claimed) bool {
 // purge removes the expired result, if the enqueue has not been first.
 func purge(f *fixture, tx pgx.Tx, _ engine.Claimed) bool {
 	f.Helper()
-	_, err := gen.New(tx).PurgeResults(f.ctx(), 10)
+	_, err := gen.New(tx).PurgeResults(f.ctx(), gen.PurgeResultsParams{N: 10})
 	f.no(err)
 	return false
 }
