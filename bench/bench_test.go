@@ -6,7 +6,9 @@ import (
 	"errors"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -46,6 +48,7 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		Ratios   map[string]spread
 		Chapters map[string]struct {
 			Figures map[string]map[string]map[string]spread
+			Curves  map[string]map[string][]float64 `json:"latency_ms_quantiles"`
 		}
 	}
 	b, err := os.ReadFile(filepath.Join(folder, "results.json"))
@@ -95,6 +98,15 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 				t.Errorf("%s, %s: no profile: %v", c.name, e.name, err)
 			}
 		}
+	}
+	for e, curve := range written.Chapters["peers"].Curves["latency"] {
+		p50 := written.Chapters["peers"].Figures["latency"][e][p50.key].Median
+		if len(curve) != curvePoints || !slices.IsSorted(curve) || curve[50] != p50 {
+			t.Errorf("%s: the distribution of latencies, whose median is %v, is %v", e, p50, curve)
+		}
+	}
+	if n := len(written.Chapters["peers"].Curves["latency"]); n < 5 || !bytes.Contains(markdown, []byte("plots/latency.svg")) {
+		t.Errorf("%d distributions of latencies", n)
 	}
 	host, _ := os.Hostname()
 	for _, secret := range []string{host, folder, os.TempDir() + "/"} {
@@ -166,6 +178,64 @@ func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	}
 	if files, _ := os.ReadDir(folder); len(files) > 0 {
 		t.Errorf("wrote %v", files)
+	}
+}
+
+func TestRewriteWritesFromTheResultsAndMeasuresNothing(t *testing.T) {
+	folder := t.TempDir()
+	first := &results{Jobs: 100, Rounds: 1, samples: samples{{"drain", "jobgen"}: {{jobs: 100, seconds: 1}}}}
+	if err := first.write(folder); err != nil {
+		t.Fatal(err)
+	}
+	markdown := filepath.Join(folder, "RESULTS.md")
+	was, _ := os.ReadFile(markdown)
+	if err := os.Remove(markdown); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse([]string{"-rewrite", "-out", folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), o, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := os.ReadFile(markdown); len(was) == 0 || !bytes.Equal(got, was) {
+		t.Errorf("RESULTS.md is now\n%s\nand was\n%s", got, was)
+	}
+}
+
+// A run is one of a commit; results of other chapters, which runs leave behind, do not make it another.
+func TestRunsKnowTheirCommit(t *testing.T) {
+	root := t.TempDir()
+	git := func(args ...string) {
+		cmd := exec.Command("git", append([]string{"-C", root, "-c", "user.name=x", "-c", "user.email=x@example.com"}, args...)...)
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Skipf("git: %v: %s", err, said)
+		}
+	}
+	write := func(name string) {
+		file := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(t.Name()+name), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bench/main.go")
+	t.Chdir(filepath.Join(root, "bench"))
+	if got := checkedOut(t.Context()); got != "" {
+		t.Errorf("outside of a checkout: %q", got)
+	}
+	git("init", "-q")
+	git("add", "-A")
+	git("commit", "-q", "-m", "first")
+	write("README.md")
+	write("bench/RESULTS.md")
+	write("bench/plots/hold.svg")
+	if got := checkedOut(t.Context()); !regexp.MustCompile("^[0-9a-f]{10}$").MatchString(got) {
+		t.Errorf("nothing but results has changed: %q", got)
+	}
+	write("worker/claim.go")
+	if got := checkedOut(t.Context()); !strings.HasSuffix(got, " and changes") {
+		t.Errorf("the worker has changed: %q", got)
 	}
 }
 

@@ -359,7 +359,7 @@ func checkedOut(ctx context.Context) string {
 		return ""
 	}
 	// The results of the chapters before are no change.
-	if changed, err := git("status", "--porcelain", "--", ":/", ":(top,exclude)bench/RESULTS.md", ":(top,exclude)bench/results.json", ":(top,exclude)bench/plots"); err != nil || changed != "" {
+	if changed, err := git("status", "--porcelain", "--", ":/", ":(top,exclude)README.md", ":(top,exclude)bench/RESULTS.md", ":(top,exclude)bench/results.json", ":(top,exclude)bench/plots"); err != nil || changed != "" {
 		commit += " and changes"
 	}
 	return commit
