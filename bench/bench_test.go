@@ -73,7 +73,7 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		if !ok && runtime.GOOS != "linux" {
 			continue
 		}
-		if got.Median <= 0 || got.Min > got.Median || got.Median > got.Max {
+		if (got.Median <= 0 && !early(r.metric)) || got.Min > got.Median || got.Median > got.Max {
 			t.Errorf("%s: %v", r.key, got)
 		}
 		if !strings.Contains(out.String(), r.key) || !bytes.Contains(markdown, []byte("`"+r.key+"`")) {
@@ -90,7 +90,7 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 				ms = c.metrics
 			}
 			for _, m := range ms {
-				if got := written.Chapters[c.group].Figures[c.name][e.name][m.key]; got.Min <= 0 {
+				if got := written.Chapters[c.group].Figures[c.name][e.name][m.key]; got.Min <= 0 && !early(m) || got == (spread{}) {
 					t.Errorf("%s, %s: %s is %v", c.name, e.name, m.key, got)
 				}
 			}
@@ -115,6 +115,9 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		}
 	}
 }
+
+// early tells whether a figure can be below zero: a handler that polls may start before the enqueue has returned.
+func early(m metric) bool { return m.key == p50.key || m.key == p99.key }
 
 // lacks tells whether an entrant cannot take part here.
 func lacks(o options, t term) bool {
