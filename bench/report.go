@@ -134,6 +134,12 @@ func (c chapter) run() string {
 	return of + ", " + extent(c.Jobs, c.Rounds)
 }
 
+// others is how busy the machine was with other things, without what follows from it.
+func (c chapter) others() string {
+	others, _, _ := strings.Cut(c.Others, ", so ")
+	return others
+}
+
 func extent(jobs, rounds int) string {
 	return fmt.Sprintf("drains of %s jobs, %s", count(float64(jobs)), counted(rounds))
 }
@@ -404,17 +410,16 @@ func (cs chapters) markdown() []byte {
 		"it, and a check after it that each job ran once and nothing was left. Each chapter is one run: figures of different chapters\n" +
 		"do not compare.\n")
 	if c, ok := cs["peers"]; ok {
-		fmt.Fprintf(&b, "\n## What others do, and jobgen\n\nMedians of one run, that of the chapter [%s](#%s), which has the settings of each and the spreads. Batch\n"+
-			"enqueue is one call for all jobs; the hand-written one is a COPY. Empty: it did not take part.\n\n", titleOf("peers"), anchor(titleOf("peers")))
-		c.others(&b)
+		fmt.Fprintf(&b, "\n## What others do, and jobgen\n\nMedians of one run (%s; %s), that of the chapter [%s](#%s), which has the settings of each and the\n"+
+			"spreads. Batch enqueue is one call for all jobs; the hand-written one is a COPY. Empty: it did not take part.\n\n", c.run(), c.others(), titleOf("peers"), anchor(titleOf("peers")))
+		c.peers(&b)
 	}
 	b.WriteString("\n## Targets\n\nComputed from the ratios of [results.json](results.json).\n\n")
 	cs.targets(&b)
 	b.WriteString("\n## Runs\n\n| chapter | run | the machine |\n|---|---|---|\n")
 	for _, g := range groups {
 		if c, ok := cs[g.name]; ok {
-			others, _, _ := strings.Cut(c.Others, ", so ")
-			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", g.title, anchor(g.title), c.run(), others)
+			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", g.title, anchor(g.title), c.run(), c.others())
 		}
 	}
 	for i, p := range cs.plots() {

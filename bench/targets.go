@@ -157,9 +157,6 @@ func (cs chapters) targets(b *bytes.Buffer) {
 			continue
 		}
 		s, text := c.Ratios[t.key], ratioText
-		if s.Max >= 100 {
-			text = count
-		}
 		fmt.Fprintf(b, "| %s | %s | %s (%s–%s) | %s | [%s](#%s)%s |\n", t.says, asks, text(s.Median), text(s.Min), text(s.Max), t.met(s), name, anchor(titleOf(name)), t.short(c))
 	}
 }
@@ -215,8 +212,8 @@ var peerRows = []peerRow{
 	{label: "gue", name: "gue", batch: "gue", defaults: "gue-defaults"},
 }
 
-// others writes the table of what others do, all of one chapter.
-func (c chapter) others(b *bytes.Buffer) {
+// peers writes the table of what others do, all of one chapter.
+func (c chapter) peers(b *bytes.Buffer) {
 	b.WriteString("| | single enqueue, 1 / 16 connections, jobs/s | batch enqueue, jobs/s | drain, jobs/s | drain, CPU µs/job, client + server | drain, WAL B/job | commit → handler start, ms p50 / p99 | the same on default settings |\n" +
 		"|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	cell := func(between string, figures ...string) string {

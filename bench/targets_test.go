@@ -94,7 +94,7 @@ func TestPeersAreRowsOfOneTable(t *testing.T) {
 		c.Figures[contest] = map[string]map[string]spread{"jobgen": figures(82_330), "river": figures(999), "river-defaults": figures(1000)}
 	}
 	var b bytes.Buffer
-	c.others(&b)
+	c.peers(&b)
 	for _, row := range []string{
 		"| **jobgen**, default settings | 82,330 / 82,330 | 82.3k | 82.3k | 5.0 + 11.0 | 697 | 0.67 / 1,200 | these are |",
 		"| River | 999 / 999 | 999 | 999 | 5.0 + 11.0 | 697 | 0.67 / 1,200 | 0.67 / 1,200; drain 1.0k |",
