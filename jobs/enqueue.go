@@ -80,10 +80,10 @@ func Enqueue[P, R any](ctx context.Context, db DB, s *Spec[P, R], payload P, opt
 	return refs[0], nil
 }
 
-// EnqueueMany is Enqueue for many payloads at once: all are stored or none. Ref i answers for payload i. A thousand and more
-// without keys are copied in (COPY), if db is pgx's; they have one run_at, and keep their order. (A DB of your own making
-// needs a method Begin like a pool's for that, and for keys of dead jobs and of expired results, which take statements of
-// their own.)
+// EnqueueMany is Enqueue for many payloads at once: all are stored or none. Ref i answers for payload i. Thousands without
+// keys are copied in (COPY), if db is pgx's; they have one run_at, and keep their order. (A DB of your own making needs a
+// method Begin like a pool's for that, and for keys of dead jobs and of expired results, which take statements of their
+// own.)
 func EnqueueMany[P, R any](ctx context.Context, db DB, s *Spec[P, R], payloads []P, opts ...Option) ([]Ref[R], error) {
 	return enqueue(ctx, db, s, payloads, opts)
 }
