@@ -11,7 +11,7 @@ CREATE SEQUENCE jobgen.fence;
 -- The hot table: only what is queued, running or dead. A finished job leaves it in the statement that finishes it.
 --
 -- A claim changes no column that an index mentions, and half of each page is left free for it: so it is a HOT update, which
--- writes no index entry. (That took 35% of the server's time for a claimed job, and 40% of the WAL of a job.) Hence dead, which
+-- writes no index entry. (That saves 35% of the server's time for a claimed job, and 40% of the WAL of a job.) Hence dead, which
 -- stands in the indexes for status, and claims, which tells what a worker holds.
 CREATE TABLE jobgen.jobs (
   id           bigint PRIMARY KEY DEFAULT nextval('jobgen.job_id'),
