@@ -65,7 +65,7 @@ func spiralEntrant(name, label, note string, held bool, p peer, verify func(cont
 		name: name, label: label, note: note, peer: p, verify: verify,
 		seed: func(ctx context.Context, url string, n int) error {
 			return withPool(ctx, url, 1, func(pool *pgxpool.Pool) error {
-				_, err := pool.Exec(ctx, `CREATE TABLE orders AS SELECT i AS id, (i * 7919) % 10007 AS customer, (i % 1000)::numeric AS amount FROM generate_series(1, $1::int) i`,
+				_, err := pool.Exec(ctx, `CREATE TABLE orders AS SELECT i AS id, i::bigint * 7919 % 10007 AS customer, (i % 1000)::numeric AS amount FROM generate_series(1, $1::int) i`,
 					min(spiralOrders, n*spiralOrders/60))
 				return err
 			})
