@@ -352,7 +352,7 @@ func TestRollNoticesWhatRunsTwiceOrNever(t *testing.T) {
 }
 
 func TestPartialRunsDoNotOverwriteResults(t *testing.T) {
-	for args, want := range map[string]string{"": ".", "-only drain": "", "-only peers": ".", "-only processes,idle": ".", "-only peers,drain": "", "-short": "", "-only drain -out x": "x", "-short -out x": ""} {
+	for args, want := range map[string]string{"": ".", "-only drain": "", "-only peers": ".", "-only processes,idle": ".", "-only peers,drain": "", "-short": "", "-only drain -out x": "x", "-short -out x": "", "-only peers -entrants jobgen": "", "-only peers -entrants jobgen -out x": "x"} {
 		o, err := parse(strings.Fields(args))
 		if err != nil || o.out != want {
 			t.Errorf("%q: out is %q, want %q; %v", args, o.out, want, err)

@@ -188,7 +188,7 @@ func (o options) runs(c contest) bool {
 // takingPart are the entrants of a contest that can run here.
 func (c contest) takingPart(o options) (es []entrant) {
 	for _, e := range c.entrants {
-		if o.targeted && !targeted(term{c.name, e.name}) {
+		if len(o.entrants) > 0 && !slices.Contains(o.entrants, e.name) || o.targeted && !targeted(term{c.name, e.name}) {
 			continue
 		}
 		if e.needs == nil || e.needs(o) == "" {

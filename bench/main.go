@@ -13,6 +13,9 @@
 // jobgen beside the others and with the targets (targets.go), the pictures in plots/, and the figures of the README: -rewrite
 // does that without measuring. No figure is written by hand, and none is compared with one of another run.
 //
+// Long ones run only if they are named: -only hold -for 10m, -only spiral -for 15m (for each entrant), -only memory,
+// -only full-10m, -only idle.
+//
 // With -short it measures little, once, prints only ratios and writes nothing: that is for CI, and shows that the program
 // works, not how fast jobgen is. Where a job's CPU time goes (components.go) is -only cost.
 package main
@@ -36,6 +39,7 @@ type options struct {
 	jobs, rounds int
 	length       time.Duration // of contests that go by time; 0: their own
 	only         []string      // names of groups and contests; empty: all
+	entrants     []string      // names of those that take part; empty: all
 	baseline     string        // checkout to compare with; empty: none
 	peers        string        // folder with the queues of Node; empty: they do not take part
 	short        bool
@@ -75,14 +79,18 @@ func main() {
 // what was just committed, in case something is committed late (jobgen does, for two seconds); a backlog is older.
 const rest = 3 * time.Second
 
+// long is what is run once: in a quarter of an hour the machine has had all its moods.
+const long = 5 * time.Minute
+
 func parse(args []string) (options, error) {
 	o := options{rest: rest}
-	var only string
+	var only, entrants string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&o.jobs, "jobs", 100_000, "jobs of a drain; contests with slower steps take a part of it")
-	f.DurationVar(&o.length, "for", 0, "how long contests that go by time (hold, spiral, churn) take for each entrant in each round; 0: a minute, 90 seconds, and ten minutes")
+	f.DurationVar(&o.length, "for", 0, "how long contests that go by time (hold, spiral, churn) take for each entrant in each round; 0: a minute, 90 seconds, and ten minutes; from 5m on, there is one round unless -rounds says otherwise")
 	f.IntVar(&o.rounds, "rounds", 5, "rounds, interleaved; an odd number has a median of its own")
 	f.StringVar(&only, "only", "", "groups or contests to run, separated by commas; without it, all but idle, hold, spiral, memory, full-10m and churn: "+strings.Join(selectable(), ", "))
+	f.StringVar(&entrants, "entrants", "", "entrants that take part, separated by commas, as results.json names them; without it, all")
 	f.StringVar(&o.baseline, "baseline", "", "a checkout of an older commit, to compare jobs without any feature with")
 	f.StringVar(&o.peers, "peers", nodeFolder(), "folder with the queues of Node, where peers/install has put them; empty: without them")
 	f.BoolVar(&o.short, "short", false, "10,000 jobs, one round, print only ratios, write nothing; without -only, those that targets are about")
@@ -106,15 +114,26 @@ func parse(args []string) (options, error) {
 	if only != "" {
 		o.only = strings.Split(only, ",")
 	}
+	if entrants != "" {
+		o.entrants = strings.Split(entrants, ",")
+	}
+	if o.length >= long && !given["rounds"] {
+		o.rounds = 1
+	}
 	if o.rewrite {
 		return o, nil
 	}
-	if o.short || slices.ContainsFunc(o.only, func(name string) bool { return !isGroup(name) }) && !given["out"] {
+	if o.short || entrants != "" && !given["out"] || slices.ContainsFunc(o.only, func(name string) bool { return !isGroup(name) }) && !given["out"] {
 		o.out = "" // a part must not take the place of the whole
 	}
 	for _, name := range o.only {
 		if !slices.Contains(selectable(), name) {
 			return o, fmt.Errorf("-only: there is no contest %q; there are %s", name, strings.Join(selectable(), ", "))
+		}
+	}
+	for _, name := range o.entrants {
+		if !slices.ContainsFunc(contests, func(c contest) bool { _, _, ok := find(c.name, name); return o.runs(c) && ok }) {
+			return o, fmt.Errorf("-entrants: there is no %q in what is to run", name)
 		}
 	}
 	switch {

@@ -87,8 +87,8 @@ func measure(ctx context.Context, o options, p *progress) (_ *results, err error
 			}
 		}
 	}
-	// What comes first finds everything cold: it runs once more than the others.
-	if first := run[0].takingPart(o); len(first) > 0 && first[0].seed != nil && !o.short && !run[0].together {
+	// What comes first finds everything cold: it runs once more than the others, unless it goes by time.
+	if first := run[0].takingPart(o); len(first) > 0 && first[0].seed != nil && run[0].length == 0 && !o.short {
 		p.say("warming up")
 		t := task{Contest: run[0].name, Entrant: first[0].name, Jobs: run[0].size(o.jobs, o.length)}
 		if _, err := b.enter(ctx, t, first[0]); err != nil {
