@@ -43,7 +43,11 @@ WITH me AS MATERIALIZED (
   INSERT INTO jobgen.claims (worker_id, fence, ids)
   SELECT $1::uuid, picked.fence, picked.ids FROM picked WHERE picked.ids <> '{}'
 ), forgotten AS (
-  DELETE FROM jobgen.claims s WHERE s.worker_id = $1::uuid AND s.fence = ANY($11::bigint[])
+  DELETE FROM jobgen.claims s WHERE s.ctid = ANY(ARRAY(
+    SELECT c.ctid FROM (SELECT unnest($11::bigint[]) AS fence) f CROSS JOIN LATERAL (
+      SELECT o.ctid FROM jobgen.claims o WHERE o.worker_id = $1::uuid AND o.fence = f.fence OFFSET 0
+    ) c
+  ))
 )
 UPDATE jobgen.jobs j
 SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
@@ -97,7 +101,8 @@ type ClaimRow struct {
 // rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
 // those that run, nor the dead entries of finished ones, are walked. A sweep starts all ranges at the left end, one sweep at a
 // time. The UPDATE is HOT: it must change no column that an index mentions. In the same statement the claim is noted in claims, and
-// those of @spent, of which this worker holds nothing any more, are forgotten.
+// those of @spent, of which this worker holds nothing any more, are forgotten, each by a probe of its own: fence = ANY(@spent) became a
+// walk over all claims that the worker ever had, as far as a snapshot that is held keeps them from being cleaned away.
 // recorded: there is nothing to do, because the key's work is on record, or the key was handed over to a newer job (Replace).
 func (q *Queries) Claim(ctx context.Context, arg ClaimParams) ([]ClaimRow, error) {
 	rows, err := q.db.Query(ctx, claim,

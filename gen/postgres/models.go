@@ -15,6 +15,7 @@ type JobgenClaim struct {
 	WorkerID uuid.UUID
 	Fence    int64
 	Ids      []int64
+	Ctid     pgtype.TID
 }
 
 type JobgenCompatibility struct {
@@ -89,6 +90,7 @@ type JobgenJobResult struct {
 	FinishedAt *time.Time
 	ExpiresAt  *time.Time
 	Result     []byte
+	Ctid       pgtype.TID
 }
 
 type JobgenJobStart struct {

@@ -77,15 +77,14 @@ func (q *Queries) PurgeCancels(ctx context.Context, n int32) (int64, error) {
 
 const purgeResults = `-- name: PurgeResults :one
 WITH doomed AS MATERIALIZED (
-  SELECT r.kind, r.key, r.expires_at FROM jobgen.job_result r
+  SELECT r.ctid AS at, r.expires_at FROM jobgen.job_result r
   WHERE r.expires_at <= now() AND r.expires_at >= coalesce($1::timestamptz, '-infinity')
   ORDER BY r.expires_at
   LIMIT $2
   FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM jobgen.job_result
-  WHERE kind = ANY(ARRAY(SELECT DISTINCT doomed.kind FROM doomed)) AND key = ANY(ARRAY(SELECT doomed.key FROM doomed))
-    AND expires_at <= now()
+  WHERE ctid = ANY(ARRAY(SELECT doomed.at FROM doomed)) AND expires_at <= now()
   RETURNING job_id
 )
 SELECT count(*)::bigint AS n,
@@ -103,11 +102,11 @@ type PurgeResultsRow struct {
 	Upto time.Time
 }
 
-// PurgeResults removes about n rows that have expired; rows that somebody else has locked are skipped. now() and not
-// clock_timestamp(), which would be no index condition: each purge would read all that has not expired yet. Arrays and
-// not (kind, key) IN (SELECT … LIMIT n): planned while the table was empty, that ran the subquery again for every row of
-// the table (28 million buffers for 220,000 rows) and removed ten times n. The arrays are probed as kinds × keys; what
-// that finds beyond the n has expired too. It tells up to where it has got: with that as @after, the next chunk does not walk
+// PurgeResults removes up to n rows that have expired; rows that somebody else has locked are skipped. now() and not
+// clock_timestamp(), which would be no index condition: each purge would read all that has not expired yet. By ctid, which
+// leaves no choice: (kind, key) IN (SELECT … LIMIT n), planned while the table was empty, ran the subquery again for every row of
+// the table (28 million buffers for 220,000 rows) and removed ten times n; with arrays of kinds and keys, such a plan read all
+// results of the kinds. It tells up to where it has got: with that as @after, the next chunk does not walk
 // what the ones before have left dead, which while a snapshot is held made each thousand rows a millisecond slower.
 func (q *Queries) PurgeResults(ctx context.Context, arg PurgeResultsParams) (PurgeResultsRow, error) {
 	row := q.db.QueryRow(ctx, purgeResults, arg.After, arg.N)
@@ -132,7 +131,7 @@ func (q *Queries) PurgeSamples(ctx context.Context, keepUs int64) (int64, error)
 const purgeWorkers = `-- name: PurgeWorkers :execrows
 DELETE FROM jobgen.workers w
 WHERE w.lost_at < clock_timestamp() - interval '1 day'
-  AND NOT EXISTS (SELECT FROM jobgen.claims c WHERE c.worker_id = w.id)
+  AND NOT EXISTS (SELECT FROM jobgen.claims c WHERE c.worker_id = w.id OFFSET 0)
 `
 
 // PurgeWorkers forgets lost workers that hold nothing any more, after a day. Their claims go as Reclaim finds them spent.

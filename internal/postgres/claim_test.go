@@ -72,7 +72,7 @@ func TestG3AClaimOfNNeverTakesMoreThanNUnderAnyPlan(t *testing.T) {
 	f.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, priority) SELECT 'q', 'k', '{}', i % 10 FROM generate_series(1, 3000) i`)
 	conn := f.session()
 	switches := []string{"enable_hashjoin", "enable_nestloop", "enable_material", "enable_seqscan", "enable_bitmapscan"}
-	queues, priorities, ats, ids := ranges(longAgo, 0)
+	queues, priorities, ats, ids := ranges(longAgo)
 	for combination := range 1 << len(switches) {
 		for _, mode := range []string{"force_generic_plan", "force_custom_plan"} {
 			must(t, conn, "DISCARD PLANS")
@@ -111,7 +111,7 @@ func TestG3ASecondClaimerGetsTheOtherJobsWithoutWaiting(t *testing.T) {
 	t.Parallel()
 	f := open(t)
 	f.fill(20)
-	queues, priorities, ats, ids := ranges(longAgo, 0)
+	queues, priorities, ats, ids := ranges(longAgo)
 	claim := func() (got []int64, rollback func()) {
 		tx := f.begin(f.session())
 		must(t, tx, "SET LOCAL lock_timeout = '1ms'")

@@ -88,7 +88,7 @@ func TestG7AClaimThatCommitsAfterItsWorkerWasJudgedIsTakenBack(t *testing.T) {
 	f := open(t)
 	w := f.worker(time.Hour)
 	f.enqueue(2)
-	queues, priorities, ats, ids := ranges(longAgo, 0)
+	queues, priorities, ats, ids := ranges(longAgo)
 	inFlight := f.begin(f.session())
 	rows, err := gen.New(inFlight).Claim(f.ctx(), gen.ClaimParams{
 		WorkerID: w.ID, Queues: queues, Priorities: priorities, MarkAts: ats, MarkIds: ids, Kinds: []string{"k"}, Versions: []int32{1}, N: 2,

@@ -5,7 +5,8 @@
 -- worker is told; else it is locked, as a rule for a moment, and the caller asks again. Its own job in a handler's transaction
 -- that has it locked (jobgen.job) runs as well. A row that is changed while this
 -- runs is locked first (found), so that DELETE and UPDATE see one form of it. Served by the primary keys (owned is LATERAL:
--- as a join, a plan made while the tables were empty walked all jobs).
+-- as a join, a plan made while the tables were empty walked all jobs) and by job_result_job: a job that has not ended is named by
+-- the arbiter row of its key alone, and by kinds and keys such a plan read all results of the kinds.
 WITH found AS MATERIALIZED (
   SELECT j.id, j.status FROM jobgen.jobs j
   WHERE j.id = ANY(@ids::bigint[]) AND (cardinality(@kinds::text[]) = 0 OR j.kind = ANY(@kinds::text[]))
@@ -17,8 +18,7 @@ WITH found AS MATERIALIZED (
   RETURNING j.id, j.queue, j.kind, j.key, j.version, j.attempt, j.crashes, j.payload, j.headers, j.created_at
 ), freed AS (
   DELETE FROM jobgen.job_result r
-  WHERE r.kind = ANY(ARRAY(SELECT DISTINCT ended.kind FROM ended)) AND r.key = ANY(ARRAY(SELECT ended.key FROM ended WHERE ended.key IS NOT NULL))
-    AND r.job_id = ANY(ARRAY(SELECT ended.id FROM ended)) AND r.finished_at IS NULL
+  WHERE r.job_id = ANY(ARRAY(SELECT ended.id FROM ended WHERE ended.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
 ), archived AS (
   INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, expires_at)
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, ended.attempt, ended.crashes, ended.payload, ended.headers,
@@ -68,8 +68,7 @@ WITH ended AS (
          ELSE 'its next attempt would come after its deadline' END AS reason
 ), freed AS (
   DELETE FROM jobgen.job_result r
-  WHERE r.kind = ANY(ARRAY(SELECT DISTINCT ended.kind FROM ended)) AND r.key = ANY(ARRAY(SELECT ended.key FROM ended WHERE ended.key IS NOT NULL))
-    AND r.job_id = ANY(ARRAY(SELECT ended.id FROM ended)) AND r.finished_at IS NULL
+  WHERE r.job_id = ANY(ARRAY(SELECT ended.id FROM ended WHERE ended.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
 ), archived AS (
   INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, expires_at)
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, greatest(ended.attempt - (NOT (@started::bool[])[ended.at])::int, 0),

@@ -7,7 +7,8 @@
 -- rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
 -- those that run, nor the dead entries of finished ones, are walked. A sweep starts all ranges at the left end, one sweep at a
 -- time. The UPDATE is HOT: it must change no column that an index mentions. In the same statement the claim is noted in claims, and
--- those of @spent, of which this worker holds nothing any more, are forgotten.
+-- those of @spent, of which this worker holds nothing any more, are forgotten, each by a probe of its own: fence = ANY(@spent) became a
+-- walk over all claims that the worker ever had, as far as a snapshot that is held keeps them from being cleaned away.
 -- recorded: there is nothing to do, because the key's work is on record, or the key was handed over to a newer job (Replace).
 WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
@@ -39,7 +40,11 @@ WITH me AS MATERIALIZED (
   INSERT INTO jobgen.claims (worker_id, fence, ids)
   SELECT @worker_id::uuid, picked.fence, picked.ids FROM picked WHERE picked.ids <> '{}'
 ), forgotten AS (
-  DELETE FROM jobgen.claims s WHERE s.worker_id = @worker_id::uuid AND s.fence = ANY(@spent::bigint[])
+  DELETE FROM jobgen.claims s WHERE s.ctid = ANY(ARRAY(
+    SELECT c.ctid FROM (SELECT unnest(@spent::bigint[]) AS fence) f CROSS JOIN LATERAL (
+      SELECT o.ctid FROM jobgen.claims o WHERE o.worker_id = @worker_id::uuid AND o.fence = f.fence OFFSET 0
+    ) c
+  ))
 )
 UPDATE jobgen.jobs j
 SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = @worker_id::uuid, claimed_at = clock_timestamp()

@@ -60,11 +60,11 @@ WITH RECURSIVE kinds AS (
 )
 SELECT f.kind, f.key, f.job_id, (CASE WHEN @whole::bool THEN f.result END)::jsonb AS result, f.finished_at, f.expires_at
 FROM (
-  SELECT a.* FROM (SELECT unnest(@ids::bigint[]) AS id) x CROSS JOIN kinds k CROSS JOIN LATERAL (
-    SELECT r.* FROM jobgen.job_result r WHERE r.kind = k.kind AND r.key = 'job:' || x.id AND r.job_id = x.id LIMIT 1
+  SELECT a.kind, a.key, a.job_id, a.result, a.finished_at, a.expires_at FROM (SELECT unnest(@ids::bigint[]) AS id) x CROSS JOIN kinds k CROSS JOIN LATERAL (
+    SELECT r.kind, r.key, r.job_id, r.result, r.finished_at, r.expires_at FROM jobgen.job_result r WHERE r.kind = k.kind AND r.key = 'job:' || x.id AND r.job_id = x.id LIMIT 1
   ) a
   UNION ALL
-  SELECT b.* FROM jobgen.job_result b WHERE b.job_id = ANY(@ids::bigint[]) AND left(b.key, 4) <> 'job:'
+  SELECT b.kind, b.key, b.job_id, b.result, b.finished_at, b.expires_at FROM jobgen.job_result b WHERE b.job_id = ANY(@ids::bigint[]) AND left(b.key, 4) <> 'job:'
 ) f
 ORDER BY f.job_id, f.finished_at DESC NULLS LAST;
 

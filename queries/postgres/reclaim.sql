@@ -1,6 +1,7 @@
 -- name: MarkLost :many
 -- MarkLost writes expired leases lost, for good: a heartbeat of such a worker is refused from then on. A row that its
--- worker's heartbeat has locked is skipped. Wake rows go with them, and those that nobody alive owns: left behind, each would
+-- worker's heartbeat has locked is skipped. No order: that was a walk through the primary key, a page for each version that
+-- heartbeats have left (36,000, where the table had 2,400). Wake rows go with them, and those that nobody alive owns: left behind, each would
 -- swallow the wake-ups of its queue.
 WITH lost AS (
   UPDATE jobgen.workers
@@ -8,7 +9,6 @@ WITH lost AS (
   WHERE id = ANY(ARRAY(
     SELECT w.id FROM jobgen.workers w
     WHERE w.lost_at IS NULL AND w.lease_until < clock_timestamp()
-    ORDER BY w.id
     FOR UPDATE SKIP LOCKED
   ))
   RETURNING id, host, pid, beat_at
@@ -42,7 +42,7 @@ SELECT (CASE WHEN count(*) = @n THEN max(looked.id) ELSE 0 END)::bigint AS upto 
 -- as long as they are on record, because a claim in flight can commit after its worker was judged. With @orphans, jobs
 -- whose worker is on no record at all go back too; that reads the key of all of claims. Rows that somebody else has locked are
 -- skipped. The samples are written in order, so that two reclaims at once do not deadlock. Each lost worker is a probe of
--- claims of its own (LATERAL); as a join, the planner read what the whole fleet was running. What is held is locked and
+-- claims of its own (LATERAL, OFFSET 0); as a join, the planner read what the whole fleet was running, and locked it. What is held is locked and
 -- packed into arrays; as a join, a plan made while the table was empty walked all of it. A claim none of whose jobs is
 -- held any more, by the statement's snapshot, is forgotten: this or the next round's. Idle workers are woken, to learn when the jobs are due.
 -- greatest and coalesce are for rows that were set running by hand: one of them must not keep the others from going back.
@@ -54,25 +54,28 @@ WITH lost AS MATERIALIZED (
   ) o WHERE NOT EXISTS (SELECT FROM jobgen.workers x WHERE x.id = o.worker_id)
 ), held AS MATERIALIZED (
   SELECT r.id, c.fence, c.worker_id
-  FROM lost CROSS JOIN jobgen.claims c CROSS JOIN LATERAL (
+  FROM lost CROSS JOIN LATERAL (
+    SELECT o.worker_id, o.fence, o.ids FROM jobgen.claims o WHERE o.worker_id = lost.id OFFSET 0
+  ) c CROSS JOIN LATERAL (
     SELECT j.id FROM jobgen.jobs j
     WHERE j.id = ANY(c.ids) AND j.fence = c.fence AND j.worker_id = c.worker_id
     LIMIT @n
     FOR UPDATE SKIP LOCKED
   ) r
-  WHERE c.worker_id = lost.id
   LIMIT @n
 ), spent AS MATERIALIZED (
-  SELECT c.worker_id, c.fence
-  FROM lost CROSS JOIN jobgen.claims c
-  WHERE c.worker_id = lost.id AND NOT EXISTS (
-    SELECT FROM jobgen.jobs j WHERE j.id = ANY(c.ids) AND j.fence = c.fence AND j.worker_id = c.worker_id OFFSET 0
-  )
+  SELECT s.at
+  FROM lost CROSS JOIN LATERAL (
+    SELECT c.ctid AS at FROM jobgen.claims c
+    WHERE c.worker_id = lost.id AND NOT EXISTS (
+      SELECT FROM jobgen.jobs j WHERE j.id = ANY(c.ids) AND j.fence = c.fence AND j.worker_id = c.worker_id OFFSET 0
+    )
+    LIMIT @n
+    FOR UPDATE SKIP LOCKED
+  ) s
   LIMIT @n
-  FOR UPDATE OF c SKIP LOCKED
 ), forgotten AS (
-  DELETE FROM jobgen.claims c
-  WHERE c.worker_id = ANY(ARRAY(SELECT spent.worker_id FROM spent)) AND c.fence = ANY(ARRAY(SELECT spent.fence FROM spent))
+  DELETE FROM jobgen.claims c WHERE c.ctid = ANY(ARRAY(SELECT spent.at FROM spent))
 ), packed AS MATERIALIZED (
   SELECT array_agg(held.id) AS ids, array_agg(held.fence) AS fences, array_agg(held.worker_id) AS workers FROM held
 ), back AS (

@@ -110,7 +110,7 @@ CREATE TABLE jobgen.job_result (
   CHECK ((finished_at IS NULL) = (expires_at IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Serves a look-up by id of a job with a key; without one the key is computed from the id.
+-- Serves a look-up by id of a job with a key, and what ends with it; without one the key is computed from the id.
 CREATE INDEX job_result_job ON jobgen.job_result (job_id) WHERE left(key, 4) <> 'job:';
 -- Serves PurgeResults.
 CREATE INDEX job_result_expiry ON jobgen.job_result (expires_at) WHERE expires_at IS NOT NULL;
@@ -126,7 +126,8 @@ CREATE TABLE jobgen.job_attempt (
   outcome    text COLLATE "C" NOT NULL CHECK (outcome IN ('failed', 'crashed')),
   error      text NOT NULL
 );
-CREATE INDEX job_attempt_job ON jobgen.job_attempt (job_id, ended_at);
+-- Without ended_at: with it, PurgeAttempts walked all of this index instead of the other one.
+CREATE INDEX job_attempt_job ON jobgen.job_attempt (job_id);
 CREATE INDEX job_attempt_ended ON jobgen.job_attempt USING brin (ended_at) WITH (autosummarize = on, pages_per_range = 16);
 
 -- One row for each queue, kind and minute in which something was taken back: its growth is workers dying.

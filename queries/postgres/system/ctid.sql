@@ -1,0 +1,4 @@
+-- For sqlc's eyes only, which knows no system columns. To name a row by its ctid, found in the same statement, leaves the planner
+-- no choice of how to get at it.
+ALTER TABLE jobgen.claims ADD COLUMN ctid tid NOT NULL;
+ALTER TABLE jobgen.job_result ADD COLUMN ctid tid NOT NULL;
