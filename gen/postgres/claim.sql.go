@@ -51,7 +51,7 @@ WITH me AS MATERIALIZED (
 )
 UPDATE jobgen.jobs j
 SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
-WHERE j.worker_id IS NULL AND j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
+WHERE j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (
@@ -96,9 +96,9 @@ type ClaimRow struct {
 // Claim gives up to n queued jobs to one worker, under one new fence, if the worker's own lease still stands.
 // Locks the rows it takes, and no others: each range stops at its own limit (n, where the worker has none for its queue),
 // and the LIMIT around them at n in all.
-// The inner query runs once (InitPlan), whatever the plan. The outer re-check must not be a literal that implies
-// jobs_claim's predicate (NOT dead): that lets a generic plan walk the whole index (330 to 430 ms on a million
-// rows). Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
+// The inner query runs once (InitPlan), whatever the plan. Its row locks check the newest form of each row and keep it as it is, so
+// the UPDATE goes by the ids alone. (A literal there that implies jobs_claim's predicate, such as NOT dead, lets a generic plan
+// walk the whole index: 330 to 430 ms on a million rows.) Each range is an index range of jobs_claim from its mark to now(), so that neither jobs scheduled for later nor
 // those that run, nor the dead entries of finished ones, are walked. A sweep starts all ranges at the left end, one sweep at a
 // time. The UPDATE is HOT: it must change no column that an index mentions. In the same statement the claim is noted in claims, and
 // those of @spent, of which this worker holds nothing any more, are forgotten, each by a probe of its own: fence = ANY(@spent) became a
@@ -176,7 +176,7 @@ WITH me AS MATERIALIZED (
 )
 UPDATE jobgen.jobs j
 SET status = 'running', fence = (SELECT picked.fence FROM picked), attempt = attempt + 1, worker_id = $1::uuid, claimed_at = clock_timestamp()
-WHERE j.worker_id IS NULL AND j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
+WHERE j.id = ANY((SELECT picked.ids FROM picked)::bigint[])
 RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.attempt, j.max_attempts, j.crashes, j.key,
   j.payload, j.headers, j.deadline, j.cancel_reason, now()::timestamptz AS db_now,
   (j.key IS NOT NULL AND EXISTS (

@@ -32,7 +32,7 @@ func TestG11HotStatementsCostTheSameHoweverMuchHasComeAndGoneUnderAHeldSnapshot(
 				END LOOP; END $$`, n/100))
 			},
 			// A worker that falls asleep and is woken leaves a row, so an enqueue gets slower by this much until the snapshot goes.
-			"Enqueue EnqueueKeyed EnqueueMany EnqueueManyKeyed Revive Replace Tick Release Reclaim MarkLost", 1,
+			"Wake Enqueue EnqueueKeyed EnqueueMany EnqueueManyKeyed Revive Replace Tick Release Reclaim MarkLost", 1,
 		}, {
 			"heartbeats", 14_400, func(f *fixture, sc *scene, n int) { // a hundred workers, twelve minutes
 				f.exec(fmt.Sprintf(`DO $$ BEGIN FOR i IN 1 .. %d LOOP

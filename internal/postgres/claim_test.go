@@ -268,3 +268,44 @@ func TestAStoreTellsWhatItIsConnectedTo(t *testing.T) {
 		t.Errorf("TxType is %s, want %s", got, want)
 	}
 }
+
+// Between a claim's snapshot and its lock on a row, another claim can take the row and commit. The lock is then that of a row
+// which somebody else runs, so what the inner query asks of it is asked again of its newest form, and the lock keeps the answer true.
+func TestG3AClaimLeavesAloneWhatAnotherTookBetweenItsSnapshotAndItsLock(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	w, other := f.worker(time.Hour), f.worker(time.Hour)
+	ids := f.enqueue(3)
+	// The claim has its snapshot, and waits: nextval, its first step, needs a lock that the test has on the sequence.
+	hold := f.begin(f.connect())
+	must(t, hold, "ALTER SEQUENCE jobgen.fence CACHE 1")
+	type result struct {
+		got []engine.Claimed
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		got, _, err := f.store.Claim(f.ctx(), w, left(w), nil, false, 10)
+		done <- result{got, err}
+	}()
+	f.blocked(1)
+	// Another claim commits meanwhile: with a fence of its own, since the sequence is not to be had.
+	f.exec(`UPDATE jobgen.jobs SET status = 'running', fence = 1000, worker_id = $1, attempt = attempt + 1 WHERE id = $2`, other.ID, ids[0])
+	// And another one is claimed and comes back: it waits as before, in a newer form.
+	f.exec(`UPDATE jobgen.jobs SET status = 'running', fence = 1001, worker_id = $1, attempt = attempt + 1 WHERE id = $2`, other.ID, ids[1])
+	f.exec(`UPDATE jobgen.jobs SET status = 'queued', fence = 0, worker_id = NULL WHERE id = $1`, ids[1])
+	f.no(hold.Rollback(f.ctx()))
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	for _, c := range r.got {
+		if c.ID == ids[0] {
+			t.Errorf("took job %d, which another worker runs", c.ID)
+		}
+	}
+	if len(r.got) != 2 {
+		t.Errorf("claimed %d jobs, want the two that waited", len(r.got))
+	}
+	f.expect(other.ID.String(), "SELECT worker_id::text FROM jobgen.jobs WHERE id = $1", ids[0])
+}

@@ -220,6 +220,7 @@ func (sc *scene) statements() (all []statement) {
 		_, err := q.Heartbeat(ctx, gen.HeartbeatParams{Ids: orEmpty(sc.ids()), Fences: orEmpty(sc.fences()), WorkerID: sc.worker, LeaseUs: time.Hour.Microseconds()})
 		return err
 	})
+	add("Signs", onWorker, "jobs_suspect", func(q *gen.Queries) error { _, err := q.Signs(ctx); return err })
 	add("Control", onWorker, "", func(q *gen.Queries) error {
 		_, err := q.Control(ctx, gen.ControlParams{Queues: []string{"q"}, WorkerID: sc.worker})
 		return err
@@ -290,6 +291,8 @@ func (sc *scene) statements() (all []statement) {
 			_, err := q.EnqueueMany(ctx, gen.EnqueueManyParams{Payloads: slices.Repeat([]string{"{}"}, heldRows), Queue: "q", Kind: "k", Version: 1, MaxAttempts: 1, Wake: 2})
 			return err
 		})
+		add("Draw"+name, on, "", func(q *gen.Queries) error { _, err := q.Draw(ctx, gen.DrawParams{N: heldRows}); return err })
+		add("Wake"+name, on, "", func(q *gen.Queries) error { return q.Wake(ctx, gen.WakeParams{Queue: "q", Kind: "k", Wake: 2}) })
 		add("EnqueueManyKeyed"+name, on, "", func(q *gen.Queries) error {
 			keys := append(sc.tenKeys("key "), sc.tenKeys("new ")...)
 			_, err := q.EnqueueManyKeyed(ctx, gen.EnqueueManyKeyedParams{Keys: keys, Payloads: slices.Repeat([]string{"{}"}, len(keys)), Queue: "q", Kind: "k", Version: 1, MaxAttempts: 1, Wake: 1})
