@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-versions test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
+.PHONY: help demo test race test-versions test-plans test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -31,6 +31,9 @@ race: ## the concurrent packages under the race detector (TESTFLAGS)
 
 test-versions: ## the tests that talk to Postgres, on each major version (VERSIONS="14 18", TESTFLAGS)
 	@TESTFLAGS="$(TESTFLAGS)" scripts/test-versions $(VERSIONS)
+
+test-plans: ## the plan tests with a million jobs (ROWS), minutes
+	@JOBGEN_PLAN_ROWS=$(or $(ROWS),1000000) $(WITH) -- $(GO) test -timeout 30m -run 'TestG11Hot' $(TESTFLAGS) ./internal/postgres
 
 test-docker: ## Postgres in a container: on the engine that runs, else on one started for it
 	@scripts/test-docker
