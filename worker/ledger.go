@@ -504,11 +504,13 @@ func (l *ledger) want() int {
 	return n
 }
 
-// ahead is want as the slots and the rate have it. idle: of what waits, nothing could start. The caller has the lock.
+// ahead is want as the slots and the rate have it. idle: of what waits, nothing could start. Slots that stand idle are a reason to
+// claim at once, unless what is about to be stored will make room for many times as many. The caller has the lock.
 func (l *ledger) ahead(idle bool) int {
 	capacity := max(l.slots, min(maxHolds, l.slots+int(min(l.rate*ahead.Seconds(), maxHolds))))
 	n := min(capacity-len(l.byID)+min(len(l.parked), maxHolds), capacity-l.running-l.lockers-len(l.waiting))
-	if starving := idle && l.running+l.lockers < l.slots; n > 0 && (starving || n >= capacity/2) {
+	unstored := len(l.byID) - len(l.parked) - l.running - len(l.waiting)
+	if starving := idle && l.running+l.lockers < l.slots && n >= unstored/4; n > 0 && (starving || n >= capacity/2) {
 		return n
 	}
 	return 0

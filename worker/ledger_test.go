@@ -85,6 +85,29 @@ func TestG3StoredHoldsMakeRoomAndUnstoredOnesDoNot(t *testing.T) {
 	}
 }
 
+// A claim for the little room that is left, while the outcomes of thousands are on their way to the database, costs as much time
+// as a large one a moment later.
+func TestG11IdleSlotsWaitForTheRoomThatComes(t *testing.T) {
+	t.Parallel()
+	me := uuid.New()
+	l := newLedger(100)
+	l.own(me, nil)
+	hs := held(me, 1, maxHolds-50)
+	l.add(me, hs)
+	for range hs {
+		h := l.start(context.Background(), nil)
+		l.returned(h)
+		l.free(h)
+	}
+	for _, c := range []struct{ stored, want int }{{0, 0}, {100, 0}, {1000, 1050}, {maxHolds - 50, maxHolds}} {
+		l.settle(hs[:c.stored]...)
+		l.pace(1e9)
+		if got := l.want(); got != c.want {
+			t.Errorf("%d of %d outcomes are stored, and it wants %d, want %d", c.stored, len(hs), got, c.want)
+		}
+	}
+}
+
 // The rate follows what happens: after a burst of short jobs, long ones are not claimed as if they were short.
 func TestG3RateFollowsTheJobs(t *testing.T) {
 	t.Parallel()
