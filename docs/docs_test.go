@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/jobgen-go/jobgen/jobtest"
 )
 
 // example is Go code in a page, with the file that it was taken from: `<!-- example: worker/example_test.go -->`.
@@ -34,6 +36,27 @@ func TestTheCodeOfThePagesIsCompiled(t *testing.T) {
 				t.Errorf("%s: %v", page, err)
 			} else if !strings.Contains(unindented(string(source)), unindented(m[2])) {
 				t.Errorf("%s: this code does not stand in %s:\n%s", page, m[1], m[2])
+			}
+		}
+	}
+}
+
+// The statements of the page about the tables work on them.
+func TestTheSQLOfThePageAboutTheTablesRuns(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("runtime/tables.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := jobtest.DB(t)
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) == 0 {
+		t.Error("there is none")
+	}
+	for _, block := range blocks {
+		for statement := range strings.SplitSeq(strings.TrimSpace(block[1]), ";\n") {
+			if _, err := pool.Exec(t.Context(), statement); err != nil {
+				t.Errorf("%v: %s", err, statement)
 			}
 		}
 	}
