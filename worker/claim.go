@@ -54,6 +54,9 @@ func (w *Worker) claim(ctx context.Context) {
 				idle.woken = true
 			case <-w.ledger.eased:
 			case <-timer.C:
+				if !locks.sweep() && !sweeps.due() && idle.quiet(ctx) {
+					continue
+				}
 			}
 			n = max(w.ledger.want(), 1)
 		}
@@ -199,11 +202,12 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTime)
 	defer cancel()
 	self := w.self.Load()
-	if len(self.Kinds) == 0 {
-		return 0, nil
-	}
 	seen := w.contact.databaseTime()
 	from := w.marks.ranges()
+	if len(self.Kinds) == 0 {
+		w.marks.advance(nil, seen, true) // lockers have marks of their own; these are for NextDue
+		return 0, nil
+	}
 	if sweep {
 		from = w.marks.leftEnd()
 	}
@@ -313,7 +317,7 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 		i.delay = min(i.delay, pollDeaf)
 	}
 	w.marks.policy, w.marks.band = w.policy.Load(), nil
-	if due, err := w.store.NextDue(ctx, w.marks.ranges(), i.delay); err == nil && due < i.delay {
+	if due, err := w.nextDue(ctx, i.delay); err == nil && due < i.delay {
 		return max(due, time.Millisecond)
 	}
 	return jitter(i.delay)

@@ -36,10 +36,11 @@ func (l *locks) try(woken bool) {
 	if !w.reg.locking() {
 		return
 	}
-	if (w.lockSweep.Load() || l.sweeps.due()) && since(l.swept) >= pollFirst {
+	if l.sweep() && since(l.swept) >= pollFirst {
 		l.swept = now()
 		asked := w.lockSweep.Swap(false)
 		s := &search{marks: newMarks(w.cfg.Queues), sweep: true}
+		s.dry.Store(true)
 		if w.spawn(s) {
 			l.sweeps.plan(time.Duration(w.lockSweepCost.Load()), int(w.fleet.Load()))
 			if !woken {
@@ -51,9 +52,17 @@ func (l *locks) try(woken bool) {
 	}
 	if woken || w.ledger.yields() || since(l.last) >= pollFirst {
 		l.last = now()
+		if woken {
+			l.seek.dry.Store(false)
+		}
 		l.seek.again.Store(true) // one that is looking may have looked too soon
 		w.spawn(l.seek)
 	}
+}
+
+// sweep tells whether it is time for one.
+func (l *locks) sweep() bool {
+	return l.worker.reg.locking() && (l.worker.lockSweep.Load() || l.sweeps.due())
 }
 
 // pause is d, or shorter if a sweep is due before: nobody is woken by a job that comes back from a process that died.
@@ -73,6 +82,7 @@ type search struct {
 	sweep   bool         // from the left end
 	looking atomic.Int64 // lockers that ask the database now
 	again   atomic.Bool  // a locker that finds nothing looks once more
+	dry     atomic.Bool  // the last look found nothing: as a rule there is nothing again
 }
 
 func (s *search) ranges(p *policy, band *opening) ([]engine.Mark, []asked) {
@@ -154,7 +164,16 @@ func (w *Worker) look(s *search) (engine.Locked, *limits) {
 	if len(ranges) == 0 {
 		return nil, nil // all is paused, or full
 	}
-	job, err := w.store.Lock(ctx, w.self.Load(), ranges, w.skip())
+	var job engine.Locked
+	var err error
+	due := time.Duration(0)
+	if s.dry.Load() { // a sixth of what it costs to open a transaction, lock nothing and roll back
+		due, err = w.store.NextDue(ctx, ranges, false, time.Second)
+	}
+	if err == nil && due == 0 {
+		job, err = w.store.Lock(ctx, w.self.Load(), ranges, w.skip())
+	}
+	s.dry.Store(job == nil)
 	if s.sweep {
 		w.lockSweepCost.Store(int64(since(before)))
 	}

@@ -293,11 +293,15 @@ func (q *Queries) Held(ctx context.Context, workerID uuid.UUID) ([]HeldRow, erro
 }
 
 const nextDue = `-- name: NextDue :one
-SELECT least($1::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), $1::bigint))::bigint AS us
-FROM (SELECT unnest($2::text[]) AS queue, unnest($3::smallint[]) AS priority) m
+SELECT greatest(least($1::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), $1::bigint)), 0)::bigint AS us
+FROM (SELECT unnest($2::text[]) AS queue,
+             unnest($3::smallint[]) AS priority,
+             unnest($4::timestamptz[]) AS mark_at,
+             unnest($5::bigint[]) AS mark_id) m
 CROSS JOIN LATERAL (
   SELECT q.run_at FROM jobgen.jobs q
-  WHERE NOT q.dead AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
+  WHERE NOT q.dead AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.worker_id IS NULL
+    AND (q.run_at, q.id) > (CASE WHEN $6::bool THEN now() ELSE m.mark_at END, CASE WHEN $6::bool THEN 9223372036854775807 ELSE m.mark_id END)
   ORDER BY q.run_at NULLS FIRST, q.id
   LIMIT 1
 ) d
@@ -307,12 +311,23 @@ type NextDueParams struct {
 	WithinUs   int64
 	Queues     []string
 	Priorities []int16
+	MarkAts    []time.Time
+	MarkIds    []int64
+	Later      bool
 }
 
-// NextDue tells in how many microseconds the next job becomes due, at most @within_us. One probe of jobs_claim for each
-// range. Jobs already due are not its concern.
+// NextDue tells in how many microseconds the next job becomes due, at most @within_us: from the marks on, 0 if one is due
+// already, of whatever kind; or with @later, of those that are not due yet. One probe of jobs_claim for each range, which
+// also walks the entries of running jobs to the right of the mark.
 func (q *Queries) NextDue(ctx context.Context, arg NextDueParams) (int64, error) {
-	row := q.db.QueryRow(ctx, nextDue, arg.WithinUs, arg.Queues, arg.Priorities)
+	row := q.db.QueryRow(ctx, nextDue,
+		arg.WithinUs,
+		arg.Queues,
+		arg.Priorities,
+		arg.MarkAts,
+		arg.MarkIds,
+		arg.Later,
+	)
 	var us int64
 	err := row.Scan(&us)
 	return us, err

@@ -310,8 +310,9 @@ type Store interface {
 	Held(ctx context.Context, id uuid.UUID) ([]Hold, error)
 	SuspectWaiting(ctx context.Context, w *Worker) (bool, error)
 	ClaimSuspect(ctx context.Context, w *Worker) ([]Claimed, error)
-	// NextDue tells how long until a job scheduled for later is due, at most within.
-	NextDue(ctx context.Context, marks []Mark, within time.Duration) (time.Duration, error)
+	// NextDue tells how long until a job is due, of whatever kind, at most within: from the marks on, 0 if one is already; or
+	// with later, of those that are not due yet.
+	NextDue(ctx context.Context, marks []Mark, later bool, within time.Duration) (time.Duration, error)
 
 	// Complete, Fail, Release and Cancel take current holds only and answer with those that were. Complete takes successes that
 	// all have follow-ups, or that have none and are alike in Record. What Fail and Release do not answer for may have been

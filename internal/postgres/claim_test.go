@@ -240,20 +240,29 @@ func TestG13NextDueSeesOnlyWhatComes(t *testing.T) {
 	t.Parallel()
 	f := open(t)
 	w := f.worker(time.Hour)
-	due := func() time.Duration {
-		d, err := f.store.NextDue(f.ctx(), left(w), time.Minute)
+	due := func(later bool) time.Duration {
+		d, err := f.store.NextDue(f.ctx(), left(w), later, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return d
 	}
+	if d := due(false); d != time.Minute {
+		t.Errorf("with nothing at all: %s, want the limit", d)
+	}
 	f.fill(1)
-	if d := due(); d != time.Minute {
+	if d := due(true); d != time.Minute {
 		t.Errorf("with nothing scheduled: %s, want the limit", d)
 	}
+	if d := due(false); d != 0 {
+		t.Errorf("with a job that is due: %s", d)
+	}
+	f.claim(w, 1)
 	f.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, priority, run_at) VALUES ('q', 'k', '{}', 3, now() + interval '30 s'), ('q', 'k', '{}', 9, now() + interval '2 h')`)
-	if d := due(); d <= 0 || d > 30*time.Second {
-		t.Errorf("with a job in 30 s: %s", d)
+	for _, later := range []bool{false, true} {
+		if d := due(later); d <= 0 || d > 30*time.Second {
+			t.Errorf("with one that runs, and one in 30 s: %s (later: %v)", d, later)
+		}
 	}
 }
 

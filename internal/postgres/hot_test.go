@@ -140,11 +140,14 @@ func (sc *scene) statements() (all []statement) {
 		_, err := q.SuspectWaiting(ctx, gen.SuspectWaitingParams{Queues: []string{"q"}, Kinds: []string{"k", "l"}, Versions: []int32{1, 1}})
 		return err
 	})
-	add("NextDue", onWorker, "jobs_claim", func(q *gen.Queries) error {
-		queues, priorities, _, _ := ranges(longAgo)
-		_, err := q.NextDue(ctx, gen.NextDueParams{WithinUs: time.Hour.Microseconds(), Queues: queues, Priorities: priorities})
-		return err
-	})
+	for _, later := range []bool{false, true} {
+		add(map[bool]string{false: "NextDue", true: "NextDue, later"}[later], onWorker, "jobs_claim", func(q *gen.Queries) error {
+			arg := gen.NextDueParams{WithinUs: time.Hour.Microseconds(), Later: later}
+			arg.Queues, arg.Priorities, arg.MarkAts, arg.MarkIds = ranges(sc.mark)
+			_, err := q.NextDue(ctx, arg)
+			return err
+		})
+	}
 	add("Lock", onWorker, "jobs_claim", func(q *gen.Queries) error {
 		arg := gen.LockParams{Kinds: []string{"k", "l"}, Versions: []int32{1, 1}, Skip: []int64{}}
 		arg.Queues, arg.Priorities, arg.MarkAts, arg.MarkIds = ranges(sc.mark)
@@ -220,6 +223,7 @@ func (sc *scene) statements() (all []statement) {
 		_, err := q.Heartbeat(ctx, gen.HeartbeatParams{Ids: orEmpty(sc.ids()), Fences: orEmpty(sc.fences()), WorkerID: sc.worker, LeaseUs: time.Hour.Microseconds()})
 		return err
 	})
+	add("Signs", onWorker, "jobs_suspect", func(q *gen.Queries) error { _, err := q.Signs(ctx); return err })
 	add("Signs", onWorker, "jobs_suspect", func(q *gen.Queries) error { _, err := q.Signs(ctx); return err })
 	add("Control", onWorker, "", func(q *gen.Queries) error {
 		_, err := q.Control(ctx, gen.ControlParams{Queues: []string{"q"}, WorkerID: sc.worker})

@@ -203,10 +203,11 @@ func claimed(r *gen.ClaimRow) engine.Claimed {
 	return c
 }
 
-func (s *Store) NextDue(ctx context.Context, marks []engine.Mark, within time.Duration) (time.Duration, error) {
-	arg := gen.NextDueParams{WithinUs: within.Microseconds()}
+func (s *Store) NextDue(ctx context.Context, marks []engine.Mark, later bool, within time.Duration) (time.Duration, error) {
+	arg := gen.NextDueParams{WithinUs: within.Microseconds(), Later: later}
 	for _, m := range marks {
 		arg.Queues, arg.Priorities = append(arg.Queues, m.Queue), append(arg.Priorities, int16(m.Priority))
+		arg.MarkAts, arg.MarkIds = append(arg.MarkAts, m.At), append(arg.MarkIds, m.ID)
 	}
 	us, err := s.q.NextDue(ctx, arg)
 	return time.Duration(us) * time.Microsecond, translate(err)

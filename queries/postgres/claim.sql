@@ -106,13 +106,18 @@ SELECT EXISTS (
 );
 
 -- name: NextDue :one
--- NextDue tells in how many microseconds the next job becomes due, at most @within_us. One probe of jobs_claim for each
--- range. Jobs already due are not its concern.
-SELECT least(@within_us::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), @within_us::bigint))::bigint AS us
-FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority) m
+-- NextDue tells in how many microseconds the next job becomes due, at most @within_us: from the marks on, 0 if one is due
+-- already, of whatever kind; or with @later, of those that are not due yet. One probe of jobs_claim for each range, which
+-- also walks the entries of running jobs to the right of the mark.
+SELECT greatest(least(@within_us::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), @within_us::bigint)), 0)::bigint AS us
+FROM (SELECT unnest(@queues::text[]) AS queue,
+             unnest(@priorities::smallint[]) AS priority,
+             unnest(@mark_ats::timestamptz[]) AS mark_at,
+             unnest(@mark_ids::bigint[]) AS mark_id) m
 CROSS JOIN LATERAL (
   SELECT q.run_at FROM jobgen.jobs q
-  WHERE NOT q.dead AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.run_at > now()
+  WHERE NOT q.dead AND q.crashes < 2 AND q.queue = m.queue AND q.priority = m.priority AND q.worker_id IS NULL
+    AND (q.run_at, q.id) > (CASE WHEN @later::bool THEN now() ELSE m.mark_at END, CASE WHEN @later::bool THEN 9223372036854775807 ELSE m.mark_id END)
   ORDER BY q.run_at NULLS FIRST, q.id
   LIMIT 1
 ) d;
