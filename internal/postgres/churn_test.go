@@ -62,6 +62,8 @@ func TestG11HotStatementsCostTheSameHoweverMuchHasComeAndGoneUnderAHeldSnapshot(
 			var sc scene
 			all := f.prepared(&sc)
 			f.stage(&sc)
+			f.analyze()
+			all = append(all, f.prepared(&sc)...)
 			before := f.costs(all)
 			f.hold()
 			churn.come(f, &sc, churn.n)

@@ -279,7 +279,7 @@ func (f *fixture) load(n int) {
 }
 
 // fleet is n live workers, each of which runs jobs of a claim of its own, left of all that waits.
-func (f *fixture) fleet(n, jobs int) {
+func (f *fixture) fleet(queue string, n, jobs int) {
 	f.Helper()
 	f.exec(`WITH w AS (
 		INSERT INTO jobgen.workers (id, lease_until, pid, host, build, queues, kinds)
@@ -289,7 +289,7 @@ func (f *fixture) fleet(n, jobs int) {
 		SELECT id, nextval('jobgen.fence'), ARRAY(SELECT nextval('jobgen.job_id') FROM generate_series(1, $2::int) WHERE id IS NOT NULL) FROM w RETURNING *
 	)
 	INSERT INTO jobgen.jobs (id, queue, kind, payload, status, worker_id, fence, attempt, run_at, claimed_at)
-	SELECT unnest(ids), 'q', 'k', '{}', 'running', worker_id, fence, 1, now() - interval '3 hours', now() FROM c`, n, jobs)
+	SELECT unnest(ids), $3::text, 'k', '{}', 'running', worker_id, fence, 1, now() - interval '3 hours', now() FROM c`, n, jobs, queue)
 }
 
 // stage makes a scene of a thousand jobs: a worker that holds some, a lost one that holds as many, and one that is dead.
@@ -297,7 +297,7 @@ func (f *fixture) stage(sc *scene) {
 	f.Helper()
 	f.load(1000)
 	last := value[int64](f.T, f.pool, "SELECT last_value FROM jobgen.job_id")
-	f.fleet(100, 1)
+	f.fleet("q", 100, 1)
 	f.exec(`INSERT INTO jobgen.schedules (kind, name, cron, zone, missed, next_at) VALUES ('k', 'nightly', '', '', 'once', $1)`, longAgo)
 	w, lost := f.worker(time.Hour), f.worker(time.Hour)
 	sc.worker, sc.lost, sc.mark = w.ID, lost.ID, value[time.Time](f.T, f.pool, "SELECT now() - interval '150 minutes'")
@@ -306,7 +306,7 @@ func (f *fixture) stage(sc *scene) {
 		f.Fatalf("claimed %d", len(sc.held))
 	}
 	f.lose(lost.ID)
-	sc.queued, sc.dead = last-100, last-200
+	sc.queued, sc.dead, sc.spent = last-100, last-200, []int64{1, 2, 3}
 	f.exec(`UPDATE jobgen.jobs SET status = 'dead', attempt = 20 WHERE id = $1`, sc.dead)
 	f.expect(10, `SELECT count(*) FROM jobgen.jobs WHERE id = ANY($1) AND status = 'queued'`, sc.ten())
 }
@@ -379,6 +379,7 @@ func TestG11HotStatementsKeepTheirIndexesHoweverTheyWerePrepared(t *testing.T) {
 			n := planRows(t)
 			begin := time.Now()
 			f.load(n)
+			f.fleet("other", 20, n/200) // what live workers run
 			t.Logf("%d jobs loaded in %v", n, time.Since(begin))
 			when := fmt.Sprintf("after %d jobs came", n)
 			f.bounded(when, all, before, nil)
@@ -510,7 +511,7 @@ func TestG11HotStatementsCostTheSameBesideScheduledDeadFinishedAndRunningJobs(t 
 		SELECT 'q', 'k', '{}', 9, 'dead', 20, now() - interval '1 day' FROM generate_series(1, $1::int)`, n)
 	check("%d dead jobs", n)
 
-	f.fleet(100, n/1000)
+	f.fleet("q", 100, n/1000)
 	check("%d jobs that live workers run", n/10)
 
 	// Jobs finish while an old snapshot pins them, all of them earlier than what is still queued.
