@@ -46,7 +46,7 @@ func TestG11HotStatementsCostTheSameHoweverMuchHasComeAndGoneUnderAHeldSnapshot(
 				f.exec(`INSERT INTO jobgen.job_cancel (job_id, worker_id, reason) SELECT -i, $2, '' FROM generate_series(1, $1::int) i`, n, sc.worker)
 				f.exec(`DELETE FROM jobgen.job_cancel`)
 			},
-			"Control PurgeCancels UnheardCancels Signs", 0.02, // somebody has asked for each
+			"Control PurgeCancels UnheardCancels TakeCancel Signs", 0.02, // somebody has asked for each
 		}, {
 			"starts", 20_000, func(f *fixture, sc *scene, n int) {
 				f.exec(`INSERT INTO jobgen.job_start (job_id, worker_id) SELECT -i, $2 FROM generate_series(1, $1::int) i`, n, sc.worker)
