@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
 )
@@ -30,6 +27,7 @@ func (w *Worker) claim(ctx context.Context) {
 	sweeps.next = now().add(sweepEvery)
 	for ctx.Err() == nil {
 		if w.suspects.Swap(false) && solo.ready() {
+			idle.rise(ctx)
 			solo.play(ctx)
 			full = true
 		}
@@ -41,7 +39,7 @@ func (w *Worker) claim(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 			case <-w.ledger.room:
-			case <-time.After(aheadMost): // the rate is measured anew
+			case <-time.After(idle.behind(ctx)): // the rate is measured anew
 			}
 			continue
 		}
@@ -51,7 +49,7 @@ func (w *Worker) claim(ctx context.Context) {
 			case <-ctx.Done():
 				continue
 			case <-w.wake:
-				idle.woken = true
+				idle.wake()
 			case <-w.ledger.eased:
 			case <-timer.C:
 				if !locks.sweep() && !sweeps.due() && idle.quiet(ctx) {
@@ -89,8 +87,9 @@ func (w *Worker) claim(ctx context.Context) {
 			continue
 		}
 		full = all
-		idle.found(ctx, found)
+		idle.found(ctx, found, all, since(before))
 	}
+	idle.rise(context.WithoutCancel(ctx))
 	// What came with a last claim is given back by shutdown.
 }
 
@@ -239,7 +238,7 @@ func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 	for i := range batch {
 		c, h := &batch[i], &space[i]
 		h.Claimed, h.handler, h.owner, h.claim = c, w.reg.handlers[c.Kind], self.ID, all
-		all.fence = c.Fence
+		all.fence, w.newest = c.Fence, max(w.newest, c.ID)
 		over := h.over()
 		if !over && !h.superfluous() {
 			hs = append(hs, h)
@@ -261,108 +260,6 @@ func (w *Worker) giveUnstarted(hs []*hold) {
 		w.outcomes.put(outcome{hold: h, release: true})
 	}
 }
-
-// idleness decides how long to wait between claims that find less than they ask for.
-type idleness struct {
-	worker *Worker
-	since  instant   // of nothing found; zero: the last claim found something
-	asleep uuid.UUID // the worker id under which the wake rows are written; zero: none is
-	queues []string  // that they are for
-	woken  bool      // the coming claim is because of a notification
-	delay  time.Duration
-}
-
-// pause writes the wake row when it is time to, and tells how long to wait before the next claim.
-func (i *idleness) pause(ctx context.Context) time.Duration {
-	w := i.worker
-	if i.since == 0 {
-		i.delay = pollFirst
-		return jitter(i.delay)
-	}
-	ctx, cancel := limit(ctx)
-	defer cancel()
-	self := w.self.Load()
-	queues, partly := w.ledger.awaits(w.cfg.Queues)
-	if i.asleep != uuid.Nil && (partly || !slices.Equal(queues, i.queues)) {
-		i.rise(ctx) // a wake-up that this worker could do nothing about would be lost to another
-	}
-	if partly {
-		i.delay = min(i.delay*3/2, pollPartly)
-		return jitter(i.delay)
-	}
-	if len(queues) == 0 {
-		return aheadMost // for what waits here and cannot start; control and limits that ease are signalled
-	}
-	if i.asleep != self.ID {
-		if since(i.since) < drowsy {
-			i.delay = min(i.delay*3/2, pollShort)
-			return jitter(i.delay)
-		}
-		if !w.listening.Load() {
-			i.delay = min(i.delay*2, pollDeaf)
-			return jitter(i.delay)
-		}
-		me := *self
-		me.Queues = queues
-		if err := w.store.Sleep(ctx, &me); err != nil {
-			w.contact.failed(w.log, "sleep", err)
-			i.delay = min(i.delay*2, pollDeaf)
-			return jitter(i.delay)
-		}
-		i.asleep, i.queues, i.delay = self.ID, queues, pollShort
-		w.asleep.Store(true)
-		return 0 // claim once more: what was enqueued before the row was there woke nobody
-	}
-	if i.delay = min(i.delay*2, pollLong); !w.listening.Load() {
-		i.delay = min(i.delay, pollDeaf)
-	}
-	w.marks.policy, w.marks.band = w.policy.Load(), nil
-	if due, err := w.nextDue(ctx, i.delay); err == nil && due < i.delay {
-		return max(due, time.Millisecond)
-	}
-	return jitter(i.delay)
-}
-
-// found notes what a claim brought.
-func (i *idleness) found(ctx context.Context, n int) {
-	woken := i.woken
-	i.woken = false
-	if n == 0 {
-		if i.since == 0 {
-			i.since = now()
-		}
-		if woken { // another worker was faster: sleep on
-			i.delay = pollShort
-		}
-		return
-	}
-	i.since = 0
-	if i.asleep != uuid.Nil {
-		i.rise(ctx)
-	}
-}
-
-// rise removes the wake rows.
-func (i *idleness) rise(ctx context.Context) {
-	ctx, cancel := limit(ctx)
-	defer cancel()
-	asleep := i.asleep
-	i.asleep = uuid.Nil
-	i.worker.asleep.Store(false)
-	if err := i.worker.store.Awake(ctx, asleep); err != nil {
-		i.worker.contact.failed(i.worker.log, "awake", err)
-	}
-}
-
-func (i *idleness) fail() {
-	if i.since == 0 {
-		i.since = now()
-	}
-	i.asleep = uuid.Nil
-	i.delay = max(i.delay, pollShort)
-}
-
-func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
 
 // pacer spaces sweeps for the whole fleet: each worker waits in proportion to the fleet's size, and to what a sweep costs.
 type pacer struct{ next instant }

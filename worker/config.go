@@ -61,10 +61,9 @@ const (
 	nearSlack   = 100 * time.Millisecond // or only this far, for most claims of a busy worker: all but
 	lookBack    = 100 * time.Millisecond // one in this time, times the fleet's size,
 	lookMost    = time.Second            // but not longer than this, and those that are due to a wake-up
-	pollFirst   = 5 * time.Millisecond   // polling of a worker that has just become idle,
-	pollShort   = 20 * time.Millisecond  // until it has been idle for
-	drowsy      = 250 * time.Millisecond // this long and sleeps; then it stretches
-	pollLong    = 5 * time.Second        // to this, since an enqueue wakes it,
+	pollFirst   = 5 * time.Millisecond   // polling of a worker that is not to be woken, if jobs come often;
+	pollShort   = 20 * time.Millisecond  // else, and of one that is, after a job,
+	pollLong    = 5 * time.Second        // from where it stretches to this, since an enqueue wakes it,
 	pollPartly  = 50 * time.Millisecond  // to this, if only some of its jobs can start,
 	pollDeaf    = time.Second            // or only to this while the listener is down
 	sweepEvery  = time.Second            // one sweep in the fleet; each worker waits this long times the fleet's size,

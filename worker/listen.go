@@ -22,7 +22,7 @@ func (w *Worker) listen(ctx context.Context) {
 			case <-conn.Done():
 			}
 		}()
-		err := w.store.Listen(conn, w.self.Load().ID, w.heard, func() { poke(w.wake) }, func() { poke(w.controlled) })
+		err := w.store.Listen(conn, w.self.Load().ID, w.heard, w.woken, func() { poke(w.controlled) })
 		w.listening.Store(false)
 		moved := conn.Err() != nil
 		cancel()
@@ -51,4 +51,10 @@ func (w *Worker) heard() {
 	w.lockSweep.Store(true)
 	poke(w.wake)
 	poke(w.controlled)
+}
+
+// woken is called for each wake-up.
+func (w *Worker) woken() {
+	w.wakes.Add(1)
+	poke(w.wake)
 }

@@ -540,7 +540,6 @@ func TestLockIdleWorkerIsWokenByAnEnqueue(t *testing.T) {
 	if got, err := await(t, pool, enqueue(t, pool, spec, task{N: 1})); got != "ok" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	eventually(t, soon, "the worker is awake for it", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 0 })
 }
 
 func TestLockShutdownGivesBackWithoutAnAttempt(t *testing.T) {

@@ -62,7 +62,7 @@ WITH ins AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $2 = ANY(w.kinds) LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $2 = ANY(w.kinds) ORDER BY random() LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins
 `
@@ -86,7 +86,8 @@ type EnqueueRow struct {
 	Woken int64
 }
 
-// Enqueue inserts one job without a key and, if a worker that handles it has been idle for a while, wakes that one.
+// Enqueue inserts one job without a key and, if workers that handle it ask to be woken, wakes one of them, any: they share
+// the load, and one that has died takes with it only some of the wake-ups.
 // Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
 // take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
 // their order. Of a deadline at a time and one in so long, the earlier counts.
@@ -124,7 +125,7 @@ WITH k AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $3 AND $1 = ANY(w.kinds) LIMIT 1) i
+  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $3 AND $1 = ANY(w.kinds) ORDER BY random() LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins
 `
@@ -184,7 +185,7 @@ WITH input AS MATERIALIZED (
   FROM input
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $2 AND $3 = ANY(w.kinds) LIMIT $12::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $2 AND $3 = ANY(w.kinds) ORDER BY random() LIMIT $12::int) i
 )
 SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id
 `
@@ -257,7 +258,7 @@ WITH input AS MATERIALIZED (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $4 AND $3 = ANY(w.kinds) LIMIT $13::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $4 AND $3 = ANY(w.kinds) ORDER BY random() LIMIT $13::int) i
   WHERE EXISTS (SELECT FROM ins)
 )
 SELECT input.id::bigint AS id, (ins.id IS NOT NULL)::bool AS inserted
@@ -393,7 +394,7 @@ WITH arbiter AS MATERIALIZED (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $5 AND $1 = ANY(w.kinds) LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $5 AND $1 = ANY(w.kinds) ORDER BY random() LIMIT 1) i
   WHERE EXISTS (SELECT FROM replaced) OR EXISTS (SELECT FROM ins)
 )
 SELECT coalesce((SELECT ins.id FROM ins), arbiter.job_id)::bigint AS id,
@@ -477,7 +478,7 @@ WITH revived AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $12 = ANY(w.kinds) LIMIT 1) i
+  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $12 = ANY(w.kinds) ORDER BY random() LIMIT 1) i
 )
 SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived
 `
@@ -527,7 +528,7 @@ func (q *Queries) Revive(ctx context.Context, arg ReviveParams) (ReviveRow, erro
 
 const wake = `-- name: Wake :exec
 SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $2::text = ANY(w.kinds) LIMIT $3::int) i
+FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $1 AND $2::text = ANY(w.kinds) ORDER BY random() LIMIT $3::int) i
 `
 
 type WakeParams struct {

@@ -123,7 +123,7 @@ WITH moved AS (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $6 AND $3 = ANY(w.kinds) AND EXISTS (SELECT FROM ins) LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = $6 AND $3 = ANY(w.kinds) AND EXISTS (SELECT FROM ins) ORDER BY random() LIMIT 1) i
 )
 SELECT moved.kind FROM moved WHERE (SELECT count(*) FROM woken) >= 0
 `

@@ -13,10 +13,19 @@ import (
 )
 
 const awake = `-- name: Awake :exec
-DELETE FROM jobgen.wake WHERE worker_id = $1
+WITH awake AS (
+  DELETE FROM jobgen.wake WHERE worker_id = $1 RETURNING queue, kinds
+)
+SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+FROM awake CROSS JOIN LATERAL (
+  SELECT w.worker_id FROM jobgen.wake w
+  WHERE w.queue = awake.queue AND w.kinds && awake.kinds AND w.worker_id <> $1
+  ORDER BY random() LIMIT 1
+) i
 `
 
-// Awake takes that back.
+// Awake takes that back, and wakes another worker in its place: the last wake-ups may have been for jobs that this one
+// cannot start now.
 func (q *Queries) Awake(ctx context.Context, workerID uuid.UUID) error {
 	_, err := q.db.Exec(ctx, awake, workerID)
 	return err
@@ -238,10 +247,14 @@ func (q *Queries) Session(ctx context.Context, arg SessionParams) (int64, error)
 	return result.RowsAffected(), nil
 }
 
-const sleep = `-- name: Sleep :exec
-INSERT INTO jobgen.wake (queue, worker_id, kinds)
-SELECT unnest($1::text[]), $2::uuid, $3::text[]
-ON CONFLICT DO NOTHING
+const sleep = `-- name: Sleep :one
+WITH me AS (
+  INSERT INTO jobgen.wake (queue, worker_id, kinds)
+  SELECT unnest($1::text[]), $2::uuid, $3::text[]
+  ON CONFLICT DO NOTHING
+)
+SELECT (1 + count(DISTINCT w.worker_id))::int AS asleep
+FROM jobgen.wake w WHERE w.queue = ANY($1::text[]) AND w.worker_id <> $2::uuid
 `
 
 type SleepParams struct {
@@ -250,10 +263,13 @@ type SleepParams struct {
 	Kinds    []string
 }
 
-// Sleep says that a worker has been idle for a while and wants to be woken.
-func (q *Queries) Sleep(ctx context.Context, arg SleepParams) error {
-	_, err := q.db.Exec(ctx, sleep, arg.Queues, arg.WorkerID, arg.Kinds)
-	return err
+// Sleep says that a worker wants to be woken, and tells how many do for its queues, itself among them, but for those that
+// do so at this moment.
+func (q *Queries) Sleep(ctx context.Context, arg SleepParams) (int32, error) {
+	row := q.db.QueryRow(ctx, sleep, arg.Queues, arg.WorkerID, arg.Kinds)
+	var asleep int32
+	err := row.Scan(&asleep)
+	return asleep, err
 }
 
 const stuck = `-- name: Stuck :exec

@@ -343,8 +343,9 @@ type Store interface {
 	// Tick moves s on to next and enqueues a job with each of the headers, or neither if another worker was first.
 	Tick(ctx context.Context, s Schedule, last, next time.Time, in Insert, payload []byte, headers [][]byte) (bool, error)
 
-	// Sleep says that the worker is idle and wants to be woken; Awake takes it back.
-	Sleep(ctx context.Context, w *Worker) error
+	// Sleep says that the worker wants to be woken, and tells of about how many workers of its queues that is so, itself
+	// among them. Awake takes it back, and wakes another in its place.
+	Sleep(ctx context.Context, w *Worker) (asleep int, err error)
 	Awake(ctx context.Context, id uuid.UUID) error
 	// Listen calls ready once it hears, woken for each wake-up of the worker, and controlled when Control has something
 	// new for it, until ctx ends or the connection does. ErrDeaf: it cannot, and trying again is pointless.

@@ -41,7 +41,7 @@ func TestRequeueingWakesASleepingWorker(t *testing.T) {
 		}
 		defer conn.Close(context.Background())
 		id := uuid.New()
-		if err := gen.New(conn).Sleep(t.Context(), gen.SleepParams{Queues: []string{"q"}, WorkerID: id, Kinds: []string{}}); err != nil {
+		if _, err := gen.New(conn).Sleep(t.Context(), gen.SleepParams{Queues: []string{"q"}, WorkerID: id, Kinds: []string{}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Exec(t.Context(), "LISTEN "+pgx.Identifier{"jobgen_" + id.String()}.Sanitize()); err != nil {

@@ -380,9 +380,9 @@ func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Durati
 	return slices.Max([]int64{results.N, attempts, archived, cancels}) >= purgeChunk, translate(err)
 }
 
-func (s *Store) Sleep(ctx context.Context, w *engine.Worker) error {
-	names := allKinds(w)
-	return translate(s.q.Sleep(ctx, gen.SleepParams{Queues: w.Queues, WorkerID: w.ID, Kinds: names}))
+func (s *Store) Sleep(ctx context.Context, w *engine.Worker) (int, error) {
+	n, err := s.q.Sleep(ctx, gen.SleepParams{Queues: w.Queues, WorkerID: w.ID, Kinds: allKinds(w)})
+	return int(n), translate(err)
 }
 
 func (s *Store) Awake(ctx context.Context, id uuid.UUID) error { return translate(s.q.Awake(ctx, id)) }

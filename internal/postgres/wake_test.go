@@ -47,14 +47,22 @@ func (l *listener) count() (n int) {
 	}
 }
 
+// sleep tells how many workers sleep, as the worker learns it.
+func (f *fixture) sleep(w *engine.Worker) int {
+	f.Helper()
+	n, err := f.store.Sleep(f.ctx(), w)
+	f.no(err)
+	return n
+}
+
 func TestAnEnqueueWakesOneIdleWorkerOfItsQueueAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	f := open(t)
 	idle, busy, elsewhere := f.worker(time.Hour), f.worker(time.Hour), f.worker(time.Hour)
 	elsewhere.Queues = []string{"other"}
-	f.no(f.store.Sleep(f.ctx(), idle))
-	f.no(f.store.Sleep(f.ctx(), idle)) // twice is once
-	f.no(f.store.Sleep(f.ctx(), elsewhere))
+	f.sleep(idle)
+	f.sleep(idle) // twice is once
+	f.sleep(elsewhere)
 	mine, theirs, others := f.listen(idle), f.listen(busy), f.listen(elsewhere)
 	element := func(key string) engine.Element { return engine.Element{Key: key, Payload: []byte("{}")} }
 	many := func(key string, n int) (out []engine.Element) {
@@ -135,13 +143,67 @@ func (f *fixture) rolledBack(fn func(pgx.Tx)) {
 	f.no(tx.Rollback(f.ctx()))
 }
 
+// Those who sleep share the load; and if one of them has died, most wake-ups go to others.
+func TestWakeUpsAreSharedByThoseWhoSleep(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	var all []*listener
+	for i := range 4 {
+		w := f.worker(time.Hour)
+		if n := f.sleep(w); n != i+1 {
+			t.Errorf("it learns that %d sleep, want %d", n, i+1)
+		}
+		all = append(all, f.listen(w))
+	}
+	for range 100 {
+		f.enqueue(1)
+	}
+	sum := 0
+	for i, l := range all {
+		n := l.count()
+		if sum += n; n == 0 {
+			t.Errorf("of 100 wake-ups worker %d got none", i)
+		}
+	}
+	if sum != 100 {
+		t.Errorf("100 jobs woke %d workers", sum)
+	}
+}
+
+// A worker that does not want to be woken any more may have been woken for what it cannot start.
+func TestWhoRisesWakesAnotherInItsPlace(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	rising, idle, elsewhere, other := f.worker(time.Hour), f.worker(time.Hour), f.worker(time.Hour), f.worker(time.Hour)
+	elsewhere.Queues, other.Kinds = []string{"other"}, []engine.Kind{{Name: "other", Version: 1}}
+	var all []*listener
+	for _, w := range []*engine.Worker{rising, idle, elsewhere, other} {
+		f.sleep(w)
+		all = append(all, f.listen(w))
+	}
+	woken := func() (n [4]int) {
+		for i, l := range all {
+			n[i] = l.count()
+		}
+		return n
+	}
+	f.no(f.store.Awake(f.ctx(), rising.ID))
+	if n := woken(); n != [4]int{1: 1} {
+		t.Errorf("rising, idle, of another queue, of another kind were woken %v times, want only the idle one, once", n)
+	}
+	f.no(f.store.Awake(f.ctx(), rising.ID))
+	if n := woken(); n != [4]int{} {
+		t.Errorf("one that was awake woke %v", n)
+	}
+}
+
 func TestManyJobsWakeAsManyWorkersAsTheyAreWorth(t *testing.T) {
 	t.Parallel()
 	f := open(t)
 	var all []*listener
 	for range 4 {
 		w := f.worker(time.Hour)
-		f.no(f.store.Sleep(f.ctx(), w))
+		f.sleep(w)
 		all = append(all, f.listen(w))
 	}
 	for _, step := range []struct{ jobs, want int }{{1, 1}, {50, 1}, {250, 3}, {5000, 4}} {
@@ -161,14 +223,14 @@ func TestWakeRowsGoWithTheirWorker(t *testing.T) {
 	f := open(t)
 	alive, leaving, lost := f.worker(time.Hour), f.worker(time.Hour), f.worker(time.Hour)
 	for _, w := range []*engine.Worker{alive, leaving, lost} {
-		f.no(f.store.Sleep(f.ctx(), w))
+		f.sleep(w)
 	}
 	f.no(f.store.Leave(f.ctx(), leaving.ID))
 	f.lose(lost.ID)
 	f.expect(1, "SELECT count(*) FROM jobgen.wake")
 	// A Sleep that was under way while its worker was judged.
-	f.no(f.store.Sleep(f.ctx(), lost))
-	f.no(f.store.Sleep(f.ctx(), leaving))
+	f.sleep(lost)
+	f.sleep(leaving)
 	if _, err := f.store.MarkLost(f.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +241,7 @@ func TestListenHearsItsWorkersWakeUps(t *testing.T) {
 	t.Parallel()
 	f := open(t)
 	w := f.worker(time.Hour)
-	f.no(f.store.Sleep(f.ctx(), w))
+	f.sleep(w)
 	ready, woken, ended := make(chan struct{}), make(chan struct{}, 10), make(chan error)
 	ctx, cancel := context.WithCancel(f.ctx())
 	go func() {

@@ -1,5 +1,6 @@
 -- name: Enqueue :one
--- Enqueue inserts one job without a key and, if a worker that handles it has been idle for a while, wakes that one.
+-- Enqueue inserts one job without a key and, if workers that handle it ask to be woken, wakes one of them, any: they share
+-- the load, and one that has died takes with it only some of the wake-ups.
 -- Locks nothing but its own row. pg_notify is reached only when a wake row is there, because a NOTIFY makes the commit
 -- take a lock that all notifying commits share. run_at is clock_timestamp(), not now(): the jobs of one transaction keep
 -- their order. Of a deadline at a time and one in so long, the earlier counts.
@@ -11,7 +12,7 @@ WITH ins AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) ORDER BY random() LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
 
@@ -33,7 +34,7 @@ WITH k AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
+  FROM ins, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) ORDER BY random() LIMIT 1) i
 )
 SELECT ins.id, (SELECT count(*) FROM woken) AS woken FROM ins;
 
@@ -51,7 +52,7 @@ WITH input AS MATERIALIZED (
   FROM input
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT @wake::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) ORDER BY random() LIMIT @wake::int) i
 )
 SELECT input.id::bigint AS id FROM input WHERE (SELECT count(*) FROM woken) >= 0 ORDER BY input.id;
 
@@ -67,7 +68,7 @@ FROM (SELECT clock_timestamp() AS now) clock;
 -- name: Wake :exec
 -- Wake wakes as many idle workers as the jobs that were copied in may need.
 SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind::text = ANY(w.kinds) LIMIT @wake::int) i;
+FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind::text = ANY(w.kinds) ORDER BY random() LIMIT @wake::int) i;
 
 -- name: EnqueueManyKeyed :many
 -- EnqueueManyKeyed is EnqueueMany for a kind with a key. The arbiter rows are inserted in key order, so that two callers
@@ -89,7 +90,7 @@ WITH input AS MATERIALIZED (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT @wake::int) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) ORDER BY random() LIMIT @wake::int) i
   WHERE EXISTS (SELECT FROM ins)
 )
 SELECT input.id::bigint AS id, (ins.id IS NOT NULL)::bool AS inserted
@@ -109,7 +110,7 @@ WITH revived AS (
   RETURNING id
 ), woken AS (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
+  FROM revived, LATERAL (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) ORDER BY random() LIMIT 1) i
 )
 SELECT revived.id, (SELECT count(*) FROM woken) AS woken FROM revived;
 
@@ -174,7 +175,7 @@ WITH arbiter AS MATERIALIZED (
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
-  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) LIMIT 1) i
+  FROM (SELECT w.worker_id FROM jobgen.wake w WHERE w.queue = @queue AND @kind = ANY(w.kinds) ORDER BY random() LIMIT 1) i
   WHERE EXISTS (SELECT FROM replaced) OR EXISTS (SELECT FROM ins)
 )
 SELECT coalesce((SELECT ins.id FROM ins), arbiter.job_id)::bigint AS id,

@@ -55,15 +55,29 @@ WHERE w.id = @id AND NOT EXISTS (SELECT FROM held);
 -- GiveUp marks a worker lost at its own word, so that what it still holds is taken back at once.
 UPDATE jobgen.workers SET lost_at = clock_timestamp() WHERE id = @id AND lost_at IS NULL;
 
--- name: Sleep :exec
--- Sleep says that a worker has been idle for a while and wants to be woken.
-INSERT INTO jobgen.wake (queue, worker_id, kinds)
-SELECT unnest(@queues::text[]), @worker_id::uuid, @kinds::text[]
-ON CONFLICT DO NOTHING;
+-- name: Sleep :one
+-- Sleep says that a worker wants to be woken, and tells how many do for its queues, itself among them, but for those that
+-- do so at this moment.
+WITH me AS (
+  INSERT INTO jobgen.wake (queue, worker_id, kinds)
+  SELECT unnest(@queues::text[]), @worker_id::uuid, @kinds::text[]
+  ON CONFLICT DO NOTHING
+)
+SELECT (1 + count(DISTINCT w.worker_id))::int AS asleep
+FROM jobgen.wake w WHERE w.queue = ANY(@queues::text[]) AND w.worker_id <> @worker_id::uuid;
 
 -- name: Awake :exec
--- Awake takes that back.
-DELETE FROM jobgen.wake WHERE worker_id = @worker_id;
+-- Awake takes that back, and wakes another worker in its place: the last wake-ups may have been for jobs that this one
+-- cannot start now.
+WITH awake AS (
+  DELETE FROM jobgen.wake WHERE worker_id = @worker_id RETURNING queue, kinds
+)
+SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+FROM awake CROSS JOIN LATERAL (
+  SELECT w.worker_id FROM jobgen.wake w
+  WHERE w.queue = awake.queue AND w.kinds && awake.kinds AND w.worker_id <> @worker_id
+  ORDER BY random() LIMIT 1
+) i;
 
 -- name: Session :execrows
 -- Session sets what the plans of the hot statements rely on, for the rest of the connection. A plan cached while the table

@@ -1,0 +1,235 @@
+package worker
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// idleness decides how a worker that has room learns of the next job. Either it sleeps: its wake rows stand, each enqueue
+// wakes one of those who sleep, and it polls seldom. So a job starts at once, but a NOTIFY costs, and commits with one go
+// one after the other. Or it is awake and polls every few milliseconds, and nobody is woken for it. It sleeps unless jobs
+// come so often that this is dearer, or it does not keep up; the rows stay while single jobs run.
+type idleness struct {
+	worker *Worker
+	asleep uuid.UUID // the worker id under which the wake rows stand; zero: none does
+	queues []string  // that they are for
+	fleet  int       // how many workers slept when they were written
+	slept  instant   // they were written
+	rose   instant   // they were removed
+	dwell  time.Duration
+	often  bool // it is awake because jobs come often
+
+	since  instant // of nothing found; zero: the last claim found something
+	late   instant // since then, each claim was full or there was no room for one; zero: it keeps up
+	woken  bool    // the coming claim is because of a notification
+	delay  time.Duration
+	cost   time.Duration // of a claim, an average
+	coming arrivals
+}
+
+const (
+	wakeShare  = 0.2                    // of its time that a worker may spend on claims, one for each enqueue, and sleep
+	behindMost = 20 * time.Millisecond  // so long a worker that does not keep up may swallow wake-ups
+	dwellFirst = 250 * time.Millisecond // from rising to sleeping, so that wake rows are not written all the time;
+	dwellMost  = 4 * time.Second        // it doubles up to this while jobs turn out to come often
+)
+
+// pause sleeps when it is time to, and tells how long to wait before the next claim.
+func (i *idleness) pause(ctx context.Context) time.Duration {
+	w := i.worker
+	w.asleep.Store(false)
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	self := w.self.Load()
+	queues, partly := w.ledger.awaits(w.cfg.Queues)
+	if partly || !slices.Equal(queues, i.queues) {
+		i.rise(ctx)
+	}
+	switch {
+	case partly:
+		return i.poll(pollPartly)
+	case len(queues) == 0:
+		return aheadMost // for what waits here and cannot start; control and limits that ease are signalled
+	case !w.listening.Load():
+		most := pollDeaf
+		if i.since == 0 || since(i.since) < dwellFirst {
+			most = pollShort
+		}
+		return i.poll(most)
+	case i.asleep == self.ID:
+		return i.stretch(ctx)
+	case i.rose != 0 && since(i.rose) < i.dwell || i.often && i.load() > wakeShare/2:
+		return i.poll(pollShort)
+	}
+	me := *self
+	me.Queues = queues
+	fleet, err := w.store.Sleep(ctx, &me)
+	if err != nil {
+		w.contact.failed(w.log, "sleep", err)
+		return i.poll(pollDeaf)
+	}
+	i.asleep, i.queues, i.fleet, i.slept, i.often, i.delay = self.ID, queues, fleet, now(), false, pollShort
+	return 0 // claim once more: what was enqueued before the row was there woke nobody
+}
+
+// poll is how long a worker that is awake waits: the longer it has found nothing, up to most.
+func (i *idleness) poll(most time.Duration) time.Duration {
+	if i.since != 0 {
+		i.delay = i.delay * 3 / 2
+	}
+	i.delay = min(i.delay, most)
+	return jitter(i.delay)
+}
+
+// stretch is pause of a worker that sleeps.
+func (i *idleness) stretch(ctx context.Context) time.Duration {
+	w := i.worker
+	if i.since == 0 {
+		i.delay = pollShort
+		return jitter(i.delay)
+	}
+	i.delay = min(i.delay*2, pollLong)
+	w.asleep.Store(true)
+	w.marks.policy, w.marks.band = w.policy.Load(), nil
+	if due, err := w.nextDue(ctx, i.delay); err == nil && due < i.delay {
+		return max(due, time.Millisecond)
+	}
+	return jitter(i.delay)
+}
+
+// wake notes that the coming claim is because of a notification.
+func (i *idleness) wake() {
+	i.woken = true
+	i.worker.asleep.Store(false)
+}
+
+// found notes what a claim brought, whether it was full, and what it took.
+func (i *idleness) found(ctx context.Context, n int, full bool, took time.Duration) {
+	w := i.worker
+	i.cost += (took - i.cost) / 8
+	woken, unasked := i.woken, w.asleep.Load()
+	i.woken = false
+	events := int(w.wakes.Swap(0))
+	if i.asleep == uuid.Nil {
+		events = min(n, 8) // of one batch there may be many
+	}
+	i.coming.note(now(), events, w.newest)
+	if !full {
+		i.late = 0
+	} else {
+		i.behind(ctx)
+	}
+	switch {
+	case n == 0:
+		if i.since == 0 {
+			i.since = now()
+		}
+		if woken { // another worker was faster, or it is for later: sleep on
+			i.delay = pollShort
+		}
+		return
+	case i.asleep != uuid.Nil && i.load() > wakeShare:
+		if i.dwell = min(2*i.dwell, dwellMost); since(i.slept) > time.Second {
+			i.dwell = dwellFirst
+		}
+		i.often = true
+		i.rise(ctx)
+	case i.asleep != uuid.Nil && !woken && unasked:
+		i.asleep = uuid.Nil // nobody said that this was there: see whether the rows still are
+	}
+	i.since, i.delay = 0, min(pollFirst*time.Duration(max(i.fleet, 1)), pollShort)
+}
+
+// load is the share of its time that claims for each enqueue take, or would.
+func (i *idleness) load() float64 {
+	cost := min(max(i.cost, 200*time.Microsecond), 4*time.Millisecond) // one slow claim says little
+	return i.coming.rate(now(), i.fleet) * cost.Seconds()
+}
+
+// behind notes that there is no room, or that more waits than there was room for, and tells when to look again. A worker that does not keep up rises,
+// and another is woken for what this one cannot start.
+func (i *idleness) behind(ctx context.Context) time.Duration {
+	if i.late == 0 {
+		i.late = now()
+	}
+	left := behindMost - since(i.late)
+	if i.asleep == uuid.Nil || left <= 0 {
+		i.rise(ctx)
+		return aheadMost
+	}
+	return left
+}
+
+// rise removes the wake rows, and wakes another worker in place of this one.
+func (i *idleness) rise(ctx context.Context) {
+	if i.asleep == uuid.Nil {
+		return
+	}
+	ctx, cancel := limit(ctx)
+	defer cancel()
+	asleep := i.asleep
+	i.asleep, i.rose = uuid.Nil, now()
+	i.dwell = max(i.dwell, dwellFirst)
+	if err := i.worker.store.Awake(ctx, asleep); err != nil {
+		i.worker.contact.failed(i.worker.log, "awake", err)
+	}
+}
+
+func (i *idleness) fail() {
+	if i.since == 0 {
+		i.since = now()
+	}
+	i.asleep = uuid.Nil
+	i.delay = max(i.delay, pollShort)
+}
+
+// arrivals estimates how often jobs are enqueued for the workers that share queues, by two signs of which the smaller
+// counts. One is this worker's share, times their number: few of them know much. The other is how far ids have come: that
+// of a batch counts all its jobs, and those of other queues are among them.
+type arrivals struct {
+	share float64 // per second, an average over span
+	at    instant // when that was
+	first numbered
+	last  numbered
+}
+
+type numbered struct {
+	id int64
+	at instant
+}
+
+const arrivalsSpan = 100 * time.Millisecond
+
+// note counts events, which are wake-ups of a worker that sleeps, or jobs that another has found. newest is the biggest id seen.
+func (a *arrivals) note(at instant, events int, newest int64) {
+	a.share, a.at = a.fade(at)+float64(events)/arrivalsSpan.Seconds(), at
+	if newest <= a.last.id {
+		return
+	}
+	if a.first.at == 0 {
+		a.first = numbered{newest, at}
+	} else if at.sub(a.first.at) > 2*arrivalsSpan {
+		a.first = a.last
+	}
+	a.last = numbered{newest, at}
+}
+
+func (a *arrivals) fade(at instant) float64 {
+	return a.share * math.Exp(-at.sub(a.at).Seconds()/arrivalsSpan.Seconds())
+}
+
+// rate is per second, of so many workers.
+func (a *arrivals) rate(at instant, workers int) float64 {
+	r := a.fade(at) * float64(max(workers, 1))
+	if a.first.at != 0 {
+		r = min(r, float64(a.last.id-a.first.id)/at.sub(a.first.at).Seconds())
+	}
+	return r
+}
+
+func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
