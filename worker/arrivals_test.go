@@ -28,11 +28,11 @@ func TestArrivals(t *testing.T) {
 			at, id = at.add(c.every), id+c.ids
 			a.note(at, 1, id)
 		}
-		if r := a.rate(at, c.workers); r < c.least || r > c.most {
+		if _, r := a.rates(at, c.workers); r < c.least || r > c.most {
 			t.Errorf("%s: %.0f a second, want %.0f to %.0f", c.name, r, c.least, c.most)
 		}
-		if r := a.rate(at.add(2*time.Second), c.workers); r > 5 {
-			t.Errorf("%s: two seconds later %.0f a second", c.name, r)
+		if fast, slow := a.rates(at.add(2*time.Second), c.workers); fast+slow > 5 {
+			t.Errorf("%s: two seconds later %.0f and %.0f a second", c.name, fast, slow)
 		}
 	}
 }

@@ -19,10 +19,8 @@ type idleness struct {
 	asleep uuid.UUID // the worker id under which the wake rows stand; zero: none does
 	queues []string  // that they are for
 	fleet  int       // how many workers slept when they were written
-	slept  instant   // they were written
-	rose   instant   // they were removed
-	dwell  time.Duration
-	often  bool // it is awake because jobs come often
+	doubt  bool      // they may be gone
+	rose   instant   // they were removed, or should have been
 
 	since  instant // of nothing found; zero: the last claim found something
 	late   instant // since then, each claim was full or there was no room for one; zero: it keeps up
@@ -35,8 +33,7 @@ type idleness struct {
 const (
 	wakeShare  = 0.2                    // of its time that a worker may spend on claims, one for each enqueue, and sleep
 	behindMost = 20 * time.Millisecond  // so long a worker that does not keep up may swallow wake-ups
-	dwellFirst = 250 * time.Millisecond // from rising to sleeping, so that wake rows are not written all the time;
-	dwellMost  = 4 * time.Second        // it doubles up to this while jobs turn out to come often
+	dwell      = 250 * time.Millisecond // from rising to sleeping, so that wake rows are not written all the time
 )
 
 // pause sleeps when it is time to, and tells how long to wait before the next claim.
@@ -57,13 +54,13 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 		return aheadMost // for what waits here and cannot start; control and limits that ease are signalled
 	case !w.listening.Load():
 		most := pollDeaf
-		if i.since == 0 || since(i.since) < dwellFirst {
+		if i.since == 0 || since(i.since) < dwell {
 			most = pollShort
 		}
 		return i.poll(most)
-	case i.asleep == self.ID:
+	case i.asleep == self.ID && !i.doubt:
 		return i.stretch(ctx)
-	case i.rose != 0 && since(i.rose) < i.dwell || i.often && i.load() > wakeShare/2:
+	case i.rose != 0 && since(i.rose) < dwell:
 		return i.poll(pollShort)
 	}
 	me := *self
@@ -73,14 +70,14 @@ func (i *idleness) pause(ctx context.Context) time.Duration {
 		w.contact.failed(w.log, "sleep", err)
 		return i.poll(pollDeaf)
 	}
-	i.asleep, i.queues, i.fleet, i.slept, i.often, i.delay = self.ID, queues, fleet, now(), false, pollShort
+	i.asleep, i.queues, i.fleet, i.doubt, i.delay = self.ID, queues, fleet, false, pollShort
 	return 0 // claim once more: what was enqueued before the row was there woke nobody
 }
 
 // poll is how long a worker that is awake waits: the longer it has found nothing, up to most.
 func (i *idleness) poll(most time.Duration) time.Duration {
 	if i.since != 0 {
-		i.delay = i.delay * 3 / 2
+		i.delay = max(i.delay*3/2, pollFirst)
 	}
 	i.delay = min(i.delay, most)
 	return jitter(i.delay)
@@ -124,8 +121,7 @@ func (i *idleness) found(ctx context.Context, n int, full bool, took time.Durati
 	} else {
 		i.behind(ctx)
 	}
-	switch {
-	case n == 0:
+	if n == 0 {
 		if i.since == 0 {
 			i.since = now()
 		}
@@ -133,26 +129,28 @@ func (i *idleness) found(ctx context.Context, n int, full bool, took time.Durati
 			i.delay = pollShort
 		}
 		return
-	case i.asleep != uuid.Nil && i.load() > wakeShare:
-		if i.dwell = min(2*i.dwell, dwellMost); since(i.slept) > time.Second {
-			i.dwell = dwellFirst
-		}
-		i.often = true
+	}
+	switch fast, slow := i.load(); {
+	case i.asleep != uuid.Nil && max(fast, slow) > wakeShare:
 		i.rise(ctx)
 	case i.asleep != uuid.Nil && !woken && unasked:
-		i.asleep = uuid.Nil // nobody said that this was there: see whether the rows still are
+		i.doubt = true // nobody said that this was there
+	case i.asleep == uuid.Nil && slow > wakeShare/2:
+		i.rose = now()
 	}
 	i.since, i.delay = 0, min(pollFirst*time.Duration(max(i.fleet, 1)), pollShort)
 }
 
-// load is the share of its time that claims for each enqueue take, or would.
-func (i *idleness) load() float64 {
+// load is the share of its time that claims for each enqueue take, or would. Five enqueues within fastSpan are the fewest
+// that count as many, however slow a claim is.
+func (i *idleness) load() (fast, slow float64) {
+	fast, slow = i.coming.rates(now(), i.fleet)
 	cost := min(max(i.cost, 200*time.Microsecond), 4*time.Millisecond) // one slow claim says little
-	return i.coming.rate(now(), i.fleet) * cost.Seconds()
+	return fast * min(cost, 800*time.Microsecond).Seconds(), slow * cost.Seconds()
 }
 
-// behind notes that there is no room, or that more waits than there was room for, and tells when to look again. A worker that does not keep up rises,
-// and another is woken for what this one cannot start.
+// behind notes that there is no room, or that more waits than there was room for, and tells when to look again. A worker
+// that does not keep up rises, and another is woken for what this one cannot start.
 func (i *idleness) behind(ctx context.Context) time.Duration {
 	if i.late == 0 {
 		i.late = now()
@@ -174,7 +172,6 @@ func (i *idleness) rise(ctx context.Context) {
 	defer cancel()
 	asleep := i.asleep
 	i.asleep, i.rose = uuid.Nil, now()
-	i.dwell = max(i.dwell, dwellFirst)
 	if err := i.worker.store.Awake(ctx, asleep); err != nil {
 		i.worker.contact.failed(i.worker.log, "awake", err)
 	}
@@ -184,7 +181,7 @@ func (i *idleness) fail() {
 	if i.since == 0 {
 		i.since = now()
 	}
-	i.asleep = uuid.Nil
+	i.doubt = true
 	i.delay = max(i.delay, pollShort)
 }
 
@@ -192,10 +189,8 @@ func (i *idleness) fail() {
 // counts. One is this worker's share, times their number: few of them know much. The other is how far ids have come: that
 // of a batch counts all its jobs, and those of other queues are among them.
 type arrivals struct {
-	share float64 // per second, an average over span
-	at    instant // when that was
-	first numbered
-	last  numbered
+	fast, slow  average
+	first, last numbered
 }
 
 type numbered struct {
@@ -203,33 +198,49 @@ type numbered struct {
 	at instant
 }
 
-const arrivalsSpan = 100 * time.Millisecond
+// An average of events per second, over about so long.
+const (
+	fastSpan = 20 * time.Millisecond
+	slowSpan = 200 * time.Millisecond
+)
 
 // note counts events, which are wake-ups of a worker that sleeps, or jobs that another has found. newest is the biggest id seen.
 func (a *arrivals) note(at instant, events int, newest int64) {
-	a.share, a.at = a.fade(at)+float64(events)/arrivalsSpan.Seconds(), at
+	a.fast.add(at, events, fastSpan)
+	a.slow.add(at, events, slowSpan)
 	if newest <= a.last.id {
 		return
 	}
 	if a.first.at == 0 {
 		a.first = numbered{newest, at}
-	} else if at.sub(a.first.at) > 2*arrivalsSpan {
+	} else if at.sub(a.first.at) > 2*fastSpan {
 		a.first = a.last
 	}
 	a.last = numbered{newest, at}
 }
 
-func (a *arrivals) fade(at instant) float64 {
-	return a.share * math.Exp(-at.sub(a.at).Seconds()/arrivalsSpan.Seconds())
+// rates are per second, of so many workers.
+func (a *arrivals) rates(at instant, workers int) (fast, slow float64) {
+	n := float64(max(workers, 1))
+	fast, slow = a.fast.faded(at, fastSpan)*n, a.slow.faded(at, slowSpan)*n
+	if a.first.at != 0 {
+		ids := float64(a.last.id-a.first.id) / at.sub(a.first.at).Seconds()
+		fast, slow = min(fast, ids), min(slow, ids)
+	}
+	return fast, slow
 }
 
-// rate is per second, of so many workers.
-func (a *arrivals) rate(at instant, workers int) float64 {
-	r := a.fade(at) * float64(max(workers, 1))
-	if a.first.at != 0 {
-		r = min(r, float64(a.last.id-a.first.id)/at.sub(a.first.at).Seconds())
-	}
-	return r
+type average struct {
+	value float64
+	at    instant
+}
+
+func (a *average) faded(at instant, span time.Duration) float64 {
+	return a.value * math.Exp(-at.sub(a.at).Seconds()/span.Seconds())
+}
+
+func (a *average) add(at instant, events int, span time.Duration) {
+	a.value, a.at = a.faded(at, span)+float64(events)/span.Seconds(), at
 }
 
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
