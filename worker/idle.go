@@ -145,7 +145,7 @@ func (i *idleness) found(ctx context.Context, n int, full bool, took time.Durati
 // that count as many, however slow a claim is.
 func (i *idleness) load() (fast, slow float64) {
 	fast, slow = i.coming.rates(now(), i.fleet)
-	cost := min(max(i.cost, 200*time.Microsecond), 4*time.Millisecond) // one slow claim says little
+	cost := min(max(i.cost, 200*time.Microsecond), 2*time.Millisecond) // of fewer than 100 a second each is worth it
 	return fast * min(cost, 800*time.Microsecond).Seconds(), slow * cost.Seconds()
 }
 
