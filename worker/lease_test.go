@@ -514,6 +514,7 @@ func TestG7WorkerOutlivesConnectionsThatDieSilently(t *testing.T) {
 	start(t, slow, worker.Config{Lease: 2 * time.Second, Reclaim: 100 * time.Millisecond}, stampers(pool, spec))
 	enqueue(t, pool, spec, task{N: 1})
 	eventually(t, soon, "the job ran", func() bool { return ran(t, pool, 1) })
+	drained(t, pool, soon) // its outcome is not on its way
 	// It happens to the claim loop in the middle of its idle round.
 	stranded := make(chan struct{})
 	var once sync.Once
