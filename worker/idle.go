@@ -239,8 +239,10 @@ func (a *average) faded(at instant, span time.Duration) float64 {
 	return a.value * math.Exp(-at.sub(a.at).Seconds()/span.Seconds())
 }
 
+// add counts events since the last call: a slow claim ends with many at once, which did not come at once.
 func (a *average) add(at instant, events int, span time.Duration) {
-	a.value, a.at = a.faded(at, span)+float64(events)/span.Seconds(), at
+	passed := max(at.sub(a.at), time.Microsecond).Seconds()
+	a.value, a.at = a.faded(at, span)+float64(events)*(1-math.Exp(-passed/span.Seconds()))/passed, at
 }
 
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
