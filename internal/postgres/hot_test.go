@@ -230,7 +230,8 @@ func (sc *scene) statements() (all []statement) {
 		return err
 	})
 	add("Sleep", onWorker, "", func(q *gen.Queries) error {
-		return q.Sleep(ctx, gen.SleepParams{Queues: []string{"q"}, WorkerID: sc.worker, Kinds: []string{"k", "l"}})
+		_, err := q.Sleep(ctx, gen.SleepParams{Queues: []string{"q"}, WorkerID: sc.worker, Kinds: []string{"k", "l"}})
+		return err
 	})
 	add("Awake", onWorker, "", func(q *gen.Queries) error { return q.Awake(ctx, sc.worker) })
 	add("Stuck", onWorker, "", func(q *gen.Queries) error { return q.Stuck(ctx, gen.StuckParams{Stuck: 1, WorkerID: sc.worker}) })
