@@ -31,8 +31,9 @@ func TestG11HotStatementsCostTheSameHoweverMuchHasComeAndGoneUnderAHeldSnapshot(
 					DELETE FROM jobgen.wake;
 				END LOOP; END $$`, n/100))
 			},
-			// A worker that falls asleep and is woken leaves a row, so an enqueue gets slower by this much until the snapshot goes.
-			"Wake Enqueue EnqueueKeyed EnqueueMany EnqueueManyKeyed Revive Replace Tick Release Reclaim MarkLost", 1,
+			// A worker that falls asleep and rises (a few times a second at most) leaves a row, so an enqueue gets slower by this
+			// much until the snapshot goes.
+			"Sleep Wake Enqueue EnqueueKeyed EnqueueMany EnqueueManyKeyed Revive Replace Tick Release Reclaim MarkLost", 1,
 		}, {
 			"heartbeats", 14_400, func(f *fixture, sc *scene, n int) { // a hundred workers, twelve minutes
 				f.exec(fmt.Sprintf(`DO $$ BEGIN FOR i IN 1 .. %d LOOP
