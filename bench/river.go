@@ -73,7 +73,7 @@ func riverDrain(name, label, note string, part int, config river.Config) entrant
 		name: name, label: label, note: note, peer: riverPeer, part: part,
 		seed: func(ctx context.Context, url string, n int) error {
 			return withPool(ctx, url, 2, func(pool *pgxpool.Pool) error {
-				c, err := riverInserter(pool)
+				c, err := riverInserter(pool, 0)
 				if err != nil {
 					return err
 				}
@@ -119,8 +119,9 @@ func riverNothingLeft(ctx context.Context, conn *pgx.Conn, _ int) error {
 	return expect(ctx, conn, 0, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
 }
 
-func riverInserter(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {
-	return river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet()})
+// riverInserter makes a client that only inserts. It notifies no more often than once in a cooldown; 0: River's default.
+func riverInserter(pool *pgxpool.Pool, cooldown time.Duration) (*river.Client[pgx.Tx], error) {
+	return river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet(), FetchCooldown: cooldown})
 }
 
 func riverParams(n int) []river.InsertManyParams {
@@ -136,7 +137,7 @@ func enqueueRiver(conns int) entrant {
 		name: "river", label: "River", peer: riverPeer, note: "Client.Insert on a pool",
 		open: func(ctx context.Context, url string, n int) (*session, error) {
 			return openCallers(ctx, url, conns, n, func(pool *pgxpool.Pool) (call, error) {
-				c, err := riverInserter(pool)
+				c, err := riverInserter(pool, 0)
 				return func(ctx context.Context, i int) error {
 					_, err := c.Insert(ctx, riverArgs{N: i}, nil)
 					return err
@@ -152,7 +153,7 @@ var enqueueManyRiver = entrant{
 	open: func(ctx context.Context, url string, n int) (*session, error) {
 		params := riverParams(n)
 		return openPool(ctx, url, 1, func(ctx context.Context, pool *pgxpool.Pool) error {
-			c, err := riverInserter(pool)
+			c, err := riverInserter(pool, 0)
 			if err != nil {
 				return err
 			}

@@ -74,7 +74,7 @@ func serveRiver(config river.Config) serving {
 		if err != nil {
 			return nil, nil, err
 		}
-		inserter, err := riverInserter(enqueuer)
+		inserter, err := riverInserter(enqueuer, config.FetchCooldown)
 		if err != nil {
 			return nil, nil, err
 		}
