@@ -97,3 +97,9 @@ func SetListenCheck(w *Worker, d time.Duration) {
 
 // PurgeByChunk makes w purge when its upkeep begins, one chunk in each round, before Run.
 func PurgeByChunk(w *Worker) { w.purges = purges{more: true} }
+
+// Pause is how long a worker that sleeps, and has found nothing for as long as that takes, pauses if the next job is due in so long.
+func Pause(delay, due time.Duration) time.Duration {
+	i := idleness{delay: delay}
+	return i.until(due)
+}

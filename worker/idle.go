@@ -26,6 +26,7 @@ type idleness struct {
 	late   instant // since then, each claim was full or there was no room for one; zero: it keeps up
 	woken  bool    // the coming claim is because of a notification
 	delay  time.Duration
+	timed  bool          // the present pause ends when a job is due
 	cost   time.Duration // of a claim, an average
 	coming arrivals
 }
@@ -93,10 +94,25 @@ func (i *idleness) stretch(ctx context.Context) time.Duration {
 	i.delay = min(i.delay*2, pollLong)
 	w.asleep.Store(true)
 	w.marks.policy, w.marks.band = w.policy.Load(), nil
-	if due, err := w.nextDue(ctx, i.delay); err == nil && due < i.delay {
+	due, err := w.nextDue(ctx)
+	if err != nil {
+		due = dueWithin
+	}
+	return i.until(due)
+}
+
+// until is how long a worker that sleeps pauses if the next job that is not due yet is in so long: never past it. After a
+// claim for a job that was due, which another kind's or another worker's may have been, it looks once more soon: what became due
+// between that claim and the question is not in its answer.
+func (i *idleness) until(due time.Duration) time.Duration {
+	pause := jitter(i.delay)
+	if i.timed {
+		pause = pollShort
+	}
+	if i.timed = due < pause+pollShort; i.timed {
 		return max(due, time.Millisecond)
 	}
-	return jitter(i.delay)
+	return pause
 }
 
 // wake notes that the coming claim is because of a notification.

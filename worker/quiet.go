@@ -19,7 +19,7 @@ func (i *idleness) quiet(ctx context.Context) bool {
 	seen := w.contact.databaseTime() // from before: what is not found was not there then
 	w.marks.policy, w.marks.band, w.marks.closer = w.policy.Load(), nil, false
 	ranges := w.marks.ranges()
-	due, err := w.store.NextDue(ctx, ranges, false, pollLong)
+	due, err := w.store.NextDue(ctx, ranges, false, dueWithin)
 	if err != nil || due == 0 || len(ranges) == 0 {
 		return false
 	}
@@ -28,10 +28,13 @@ func (i *idleness) quiet(ctx context.Context) bool {
 	return true
 }
 
-// nextDue tells how long until a job is due that is not yet, at most within.
-func (w *Worker) nextDue(ctx context.Context, within time.Duration) (time.Duration, error) {
+// dueWithin is longer than any pause.
+const dueWithin = 2 * pollLong
+
+// nextDue tells how long until a job is due that is not yet, at most dueWithin.
+func (w *Worker) nextDue(ctx context.Context) (time.Duration, error) {
 	if since(w.dueSeen) < pollShort { // quiet has just asked
 		return w.due, nil
 	}
-	return w.store.NextDue(ctx, w.marks.ranges(), true, within)
+	return w.store.NextDue(ctx, w.marks.ranges(), true, dueWithin)
 }

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -62,4 +63,47 @@ func TestG7AFleetThatMostlyFreezesTakesJobsBack(t *testing.T) {
 	}
 	eventually(t, soon, "its job ran", func() bool { return ran(t, pool, 1) })
 	eventually(t, soon, "the frozen ones are lost", func() bool { return alive() == 1 })
+}
+
+// A worker that sleeps never sleeps past a job that it knows of.
+func TestAPauseEndsBeforeTheNextJobIsDue(t *testing.T) {
+	t.Parallel()
+	for delay := 40 * time.Millisecond; delay <= 5*time.Second; delay *= 2 {
+		for n := range time.Duration(200) {
+			due := delay/2 + delay*n/200
+			if got := worker.Pause(delay, due); got > due {
+				t.Fatalf("a pause of %s, with a job due in %s", got, due)
+			}
+		}
+	}
+}
+
+// A job may become due just after the claim for another one, of a kind that this worker does not know, and before the worker
+// asks what is due next: that leaves out what is due already.
+func TestAJobThatBecomesDueAfterAClaimForAStrangersStartsOnTime(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	watched, tap := tapped(t, pool)
+	spec, strange := kind("t.known"), kind("t.strange")
+	enqueue(t, pool, spec, task{N: 1}, jobs.In(time.Hour))
+	start(t, watched, worker.Config{}, stampers(pool, spec))
+	eventually(t, soon, "the worker sleeps", func() bool { return asleep(t, pool) == 1 })
+	due := time.Now().Add(4 * time.Second) // until then its pauses get longer
+	enqueue(t, pool, strange, task{}, jobs.At(due))
+	var moved time.Time
+	became := make(chan bool)
+	tap.before("NextDue", func(ctx context.Context) context.Context {
+		claims := tap.sent("Claim")
+		if moved.IsZero() && claims[len(claims)-1].After(due) {
+			moved = time.Now()
+			execute(t, pool, `UPDATE jobgen.jobs SET run_at = clock_timestamp() WHERE kind = 't.known'`)
+			close(became)
+		}
+		return ctx
+	})
+	receive(t, "the other job is due too", became)
+	eventually(t, soon, "it runs", func() bool { return ran(t, pool, 1) })
+	if late := time.Since(moved); late > 2*time.Second {
+		t.Errorf("it ran %s after it was due", late)
+	}
 }
