@@ -140,12 +140,13 @@ func (u *unseen) giveBack(ctx context.Context) {
 	defer cancel()
 	w := u.worker
 	self := w.self.Load()
-	held, err := w.store.Held(ctx, self.ID)
+	held, spent, err := w.store.Held(ctx, self.ID)
 	if err != nil {
 		w.contact.failed(w.log, "held", err)
 		return
 	}
-	u.look = at < u.until // one look must come after it, however long the database is away
+	w.ledger.putSpent(self.ID, spent) // those of lost answers are counted by nobody
+	u.look = at < u.until             // one look must come after it, however long the database is away
 	// Twice in a row, because the outcome of a hold can be stored between the answer and this line.
 	unknown := map[engine.Hold]bool{}
 	for _, s := range w.ledger.unknown(held) {
@@ -205,7 +206,7 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	from := w.marks.ranges()
 	if len(self.Kinds) == 0 {
 		w.marks.advance(nil, seen, true) // lockers have marks of their own; these are for NextDue
-		return 0, nil
+		return 0, w.forgetSpent(ctx, self)
 	}
 	if sweep {
 		from = w.marks.leftEnd()
@@ -216,7 +217,7 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	spent := w.ledger.takeSpent()
 	batch, now, err := w.store.Claim(ctx, self, from, spent, sweep, n)
 	if err != nil {
-		w.ledger.putSpent(self.ID, spent)
+		w.ledger.distrust()
 		return 0, err
 	}
 	if !sweep {
@@ -230,15 +231,32 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	return len(batch), nil
 }
 
+// forgetSpent is for a worker that claims nothing: jobs that it runs by lock and adopts are claims, too.
+func (w *Worker) forgetSpent(ctx context.Context, self *engine.Worker) error {
+	spent := w.ledger.takeSpent()
+	if len(spent) == 0 {
+		return nil
+	}
+	_, _, err := w.store.Claim(ctx, self, nil, spent, false, 0)
+	if err != nil {
+		w.ledger.distrust()
+	}
+	return err
+}
+
 // take enters what was claimed and starts runners for it, in the order of the queue: the statement's answer has none.
 func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
 	hs := make([]*hold, 0, len(batch))
 	space := make([]hold, len(batch))
 	all := &claim{left: len(batch)}
+	if len(batch) > 0 {
+		all.fence = batch[0].Fence
+		w.ledger.counting(self.ID, all)
+	}
 	for i := range batch {
 		c, h := &batch[i], &space[i]
 		h.Claimed, h.handler, h.owner, h.claim = c, w.reg.handlers[c.Kind], self.ID, all
-		all.fence, w.newest = c.Fence, max(w.newest, c.ID)
+		w.newest = max(w.newest, c.ID)
 		over := h.over()
 		if !over && !h.superfluous() {
 			hs = append(hs, h)

@@ -24,6 +24,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		switch {
 		case err != nil:
 			w.contact.failed(w.log, "heartbeat", err)
+			w.ledger.distrust()
 			every = w.cfg.Heartbeat / 5
 		case beat.Renewed:
 			w.contact.made(w.log, w.cfg.Lease, beat.Now)

@@ -419,6 +419,7 @@ func TestG7ClaimWhoseAnswerIsLostIsGivenBackAndRuns(t *testing.T) {
 	if n := one[int](t, pool, `SELECT count(*) FROM jobgen.job_attempt`); n != 0 {
 		t.Errorf("%d attempts are on record: no handler had started", n)
 	}
+	eventually(t, soon, "the claim is forgotten", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.claims`) == 0 })
 }
 
 // The database goes away with the answer and stays away for longer than the claim could have taken.

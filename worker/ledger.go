@@ -61,8 +61,9 @@ type ledger struct {
 	mu      sync.Mutex
 	owner   uuid.UUID
 	byID    map[int64]*hold
-	spent   []int64 // fences of claims of which nothing is held any more: the database need not know of them
-	waiting []*hold // claimed, not started; first in, first out
+	claims  map[int64]*claim // those that are counted, by fence
+	spent   []int64          // fences of claims of which nothing is held any more: the database need not know of them
+	waiting []*hold          // claimed, not started; first in, first out
 	slots   int
 	runners int // goroutines that start what is waiting
 	resting int // and that may be called to do so again
@@ -95,7 +96,7 @@ type ledger struct {
 
 func newLedger(slots int) *ledger {
 	l := &ledger{
-		byID: map[int64]*hold{}, active: map[*hold]struct{}{}, parked: map[*hold]struct{}{}, ending: map[int64]int{},
+		byID: map[int64]*hold{}, claims: map[int64]*claim{}, active: map[*hold]struct{}{}, parked: map[*hold]struct{}{}, ending: map[int64]int{},
 		slots: slots, room: make(chan struct{}, 1), eased: make(chan struct{}, 1),
 	}
 	l.call.L = &l.mu
@@ -115,6 +116,7 @@ func (l *ledger) own(id uuid.UUID, cause error) int {
 	}
 	clear(l.byID)
 	clear(l.parked)
+	clear(l.claims)
 	l.waiting, l.spent, l.owner = nil, nil, id
 	poke(l.room)
 	return n
@@ -169,10 +171,37 @@ func (l *ledger) forget(h *hold) {
 	delete(l.byID, h.ID)
 	delete(l.parked, h)
 	if c := h.claim; c != nil {
-		if c.left--; c.left == 0 {
+		if c.left--; c.left == 0 && l.claims[c.fence] == c {
+			delete(l.claims, c.fence)
 			l.spent = append(l.spent, c.fence)
 		}
 	}
+}
+
+// count begins to count a claim that has just come. Its fence may be that of an earlier one, if the server has lost its last
+// transactions: that one must not be spent in its place. The caller has the lock.
+func (l *ledger) count(c *claim) {
+	l.claims[c.fence] = c
+	l.spent = slices.DeleteFunc(l.spent, func(fence int64) bool { return fence == c.fence })
+}
+
+// counting is count for a claim of owner.
+func (l *ledger) counting(owner uuid.UUID, c *claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if owner == l.owner {
+		l.count(c)
+	}
+}
+
+// distrust counts no claim any more of those that have come. It is for when contact was lost: a server that comes back without
+// its last transactions (a failover, a crash without synchronous_commit) has jobs running again whose outcomes it had stored,
+// and only their claims name them. What is spent of these, the database tells (unseen).
+func (l *ledger) distrust() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.claims)
+	l.spent = nil
 }
 
 // abandonRow drops a hold whose row stays this worker's. Its claim is never spent, so that the job is found when the worker stops.
@@ -194,13 +223,16 @@ func (l *ledger) takeSpent() (fences []int64) {
 	return fences
 }
 
-// putSpent takes back what takeSpent gave to a claim that came to nothing.
+// putSpent takes what the database says is spent.
 func (l *ledger) putSpent(owner uuid.UUID, fences []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if owner == l.owner {
-		l.spent = append(l.spent, fences...)
+	if owner != l.owner || len(fences) == 0 {
+		return
 	}
+	l.spent = append(l.spent, fences...)
+	slices.Sort(l.spent) // what is there already is not put twice
+	l.spent = slices.Compact(l.spent)
 }
 
 // start takes the next hold for a runner, or says that it is none any more. done is what the runner has run before, if anything: its

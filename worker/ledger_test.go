@@ -282,6 +282,7 @@ func TestG7AClaimIsSpentWithTheLastOfItsHolds(t *testing.T) {
 		for _, h := range hs {
 			h.Fence, h.claim = fence, c
 		}
+		l.counting(me, c)
 		return hs
 	}
 	spent := func(want ...int64) {
@@ -319,6 +320,25 @@ func TestG7AClaimIsSpentWithTheLastOfItsHolds(t *testing.T) {
 	l.enter(me, stray[0])
 	l.settle(stray[0], again[0])
 	spent(4)
+
+	lost := batch(8, 20, 1) // by a server that forgets it, and then issues its fence again
+	l.add(me, lost)
+	anew := batch(8, 21, 1)
+	l.add(me, anew)
+	l.settle(lost[0])
+	spent()
+	l.settle(anew[0])
+	l.add(me, batch(8, 22, 1))
+	spent()
+
+	half := batch(9, 23, 2) // the outcome of the first is lost with the server
+	l.add(me, half)
+	done := batch(10, 25, 1)
+	l.add(me, done)
+	l.settle(half[0], done[0])
+	l.distrust()
+	l.settle(half[1])
+	spent()
 
 	l.add(me, batch(5, 10, 1))
 	l.putSpent(me, []int64{6})

@@ -29,6 +29,7 @@ func (w *Worker) listen(ctx context.Context) {
 		if moved {
 			continue
 		}
+		w.ledger.distrust()
 		if errors.Is(err, engine.ErrDeaf) {
 			w.log.Info("not listening: the database is behind a pooler in transaction mode, which passes no notifications on; new jobs are found by polling, within a second or so. To be woken, give worker.New a pool that connects to the database directly")
 			return

@@ -663,6 +663,7 @@ func (l *ledger) adopt(h *hold, fence int64) bool {
 		return false
 	}
 	h.claim = &claim{fence: fence, left: 1}
+	l.count(h.claim)
 	l.byID[h.ID] = h
 	return true
 }

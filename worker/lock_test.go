@@ -171,6 +171,20 @@ func TestLockFailureSpendsAttemptsAndBacksOff(t *testing.T) {
 }
 
 // What a handler says beside success and failure means what it means for other kinds.
+// Each failure is a claim of its own; a worker that claims nothing else forgets them, too.
+func TestG11ClaimsOfFailedLockJobsAreForgotten(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := locking("t.lock")
+	spec.MaxAttempts = 5
+	start(t, pool, worker.Config{}, transactional(spec, func(context.Context, pgx.Tx, *jobs.Job[task]) (string, error) {
+		return "", errors.New("on purpose")
+	}))
+	ref := enqueue(t, pool, spec, task{N: 1})
+	becomes(t, pool, ref.ID, "is dead", func(r row) bool { return r.Status == "dead" })
+	eventually(t, soon, "its claims are forgotten", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.claims`) == 0 })
+}
+
 func TestLockOutcomesAreThoseOfAnyOtherJob(t *testing.T) {
 	t.Parallel()
 	pool := database(t)

@@ -211,8 +211,8 @@ type ClaimSuspectRow struct {
 	Recorded     bool
 }
 
-// ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else, so whatever
-// claims of its own there are is spent.
+// ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else. What is spent
+// the next Claim forgets.
 func (q *Queries) ClaimSuspect(ctx context.Context, arg ClaimSuspectParams) ([]ClaimSuspectRow, error) {
 	rows, err := q.db.Query(ctx, claimSuspect,
 		arg.WorkerID,
@@ -257,12 +257,12 @@ func (q *Queries) ClaimSuspect(ctx context.Context, arg ClaimSuspectParams) ([]C
 }
 
 const held = `-- name: Held :many
-SELECT j.id, j.fence
-FROM jobgen.claims c CROSS JOIN LATERAL (
-  SELECT h.id, h.fence FROM jobgen.jobs h
+SELECT coalesce(j.id, 0)::bigint AS id, c.fence
+FROM jobgen.claims c LEFT JOIN LATERAL (
+  SELECT h.id FROM jobgen.jobs h
   WHERE h.id = ANY(c.ids) AND h.fence = c.fence AND h.worker_id = c.worker_id
   OFFSET 0
-) j
+) j ON true
 WHERE c.worker_id = $1::uuid
 `
 
@@ -271,7 +271,8 @@ type HeldRow struct {
 	Fence int64
 }
 
-// Held lists what a worker holds. A probe of jobs by id for each job that its claims name.
+// Held lists what a worker holds, and with id 0 the claims of which it holds nothing. A probe of jobs by id for each job that
+// its claims name.
 func (q *Queries) Held(ctx context.Context, workerID uuid.UUID) ([]HeldRow, error) {
 	rows, err := q.db.Query(ctx, held, workerID)
 	if err != nil {

@@ -306,8 +306,8 @@ type Store interface {
 	// forgets the claims with the fences of spent, of which the worker holds nothing any more: the jobs of a forgotten claim
 	// are not found if their worker is lost.
 	Claim(ctx context.Context, w *Worker, marks []Mark, spent []int64, sweep bool, n int) ([]Claimed, time.Time, error)
-	// Held lists what the database says this worker holds.
-	Held(ctx context.Context, id uuid.UUID) ([]Hold, error)
+	// Held lists what the database says this worker holds, and the fences of claims of which it holds nothing any more.
+	Held(ctx context.Context, id uuid.UUID) (held []Hold, spent []int64, err error)
 	SuspectWaiting(ctx context.Context, w *Worker) (bool, error)
 	ClaimSuspect(ctx context.Context, w *Worker) ([]Claimed, error)
 	// NextDue tells how long until a job is due, of whatever kind, at most within: from the marks on, 0 if one is already; or

@@ -61,10 +61,10 @@ func TestG7WhatAWorkerHoldsStandsInItsClaimsUntilTheyAreSpent(t *testing.T) {
 	if _, err := f.store.Complete(f.ctx(), w.ID, successes(first)); err != nil {
 		t.Fatal(err)
 	}
-	held, err := f.store.Held(f.ctx(), w.ID)
+	held, spent, err := f.store.Held(f.ctx(), w.ID)
 	f.no(err)
-	if want := holds(second); !sameHolds(held, want) {
-		t.Errorf("holds %v, want %v", held, want)
+	if want := holds(second); !sameHolds(held, want) || !slices.Equal(spent, []int64{first[0].Fence}) {
+		t.Errorf("holds %v, want %v; spent are %v", held, want, spent)
 	}
 	// The one that finds nothing forgets, too; another worker's claims are not its business.
 	third, _, err := f.store.Claim(f.ctx(), w, left(w), []int64{first[0].Fence, 12345}, false, 1)

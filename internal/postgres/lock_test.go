@@ -162,7 +162,7 @@ func TestG4AdoptedJobIsAHold(t *testing.T) {
 	}
 	f.expect("running 1 1 t", "SELECT concat_ws(' ', status, attempt, crashes, claimed_at < now() - interval '50 seconds') FROM jobgen.jobs WHERE worker_id = $1 AND fence = $2", w.ID, fence)
 	f.expect(0, "SELECT (SELECT count(*) FROM jobgen.samples) + (SELECT count(*) FROM jobgen.job_start)")
-	if held, err := f.store.Held(f.ctx(), w.ID); err != nil || len(held) != 1 || held[0] != (engine.Hold{ID: id, Fence: fence}) {
+	if held, _, err := f.store.Held(f.ctx(), w.ID); err != nil || len(held) != 1 || held[0] != (engine.Hold{ID: id, Fence: fence}) {
 		t.Errorf("holds %v, %v: nobody would find it if the worker were lost", held, err)
 	}
 	if ids, err := f.store.Release(f.ctx(), w.ID, []engine.Hold{{ID: id, Fence: fence}}); err != nil || len(ids) != 1 {

@@ -213,13 +213,16 @@ func (s *Store) NextDue(ctx context.Context, marks []engine.Mark, later bool, wi
 	return time.Duration(us) * time.Microsecond, translate(err)
 }
 
-func (s *Store) Held(ctx context.Context, id uuid.UUID) ([]engine.Hold, error) {
+func (s *Store) Held(ctx context.Context, id uuid.UUID) (held []engine.Hold, spent []int64, err error) {
 	rows, err := s.q.Held(ctx, id)
-	out := make([]engine.Hold, len(rows))
-	for i, r := range rows {
-		out[i] = engine.Hold{ID: r.ID, Fence: r.Fence}
+	for _, r := range rows {
+		if r.ID == 0 {
+			spent = append(spent, r.Fence)
+		} else {
+			held = append(held, engine.Hold{ID: r.ID, Fence: r.Fence})
+		}
 	}
-	return out, translate(err)
+	return held, spent, translate(err)
 }
 
 func (s *Store) Complete(ctx context.Context, id uuid.UUID, done []engine.Success) ([]int64, error) {

@@ -56,8 +56,8 @@ RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.att
   ))::bool AS recorded;
 
 -- name: ClaimSuspect :many
--- ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else, so whatever
--- claims of its own there are is spent.
+-- ClaimSuspect is Claim for one job that has been running in two lost workers or more; the caller holds nothing else. What is spent
+-- the next Claim forgets.
 WITH me AS MATERIALIZED (
   SELECT nextval('jobgen.fence') AS fence
   FROM jobgen.workers w
@@ -87,13 +87,14 @@ RETURNING j.id, j.fence, j.queue, j.kind, j.version, j.priority, j.run_at, j.att
   ))::bool AS recorded;
 
 -- name: Held :many
--- Held lists what a worker holds. A probe of jobs by id for each job that its claims name.
-SELECT j.id, j.fence
-FROM jobgen.claims c CROSS JOIN LATERAL (
-  SELECT h.id, h.fence FROM jobgen.jobs h
+-- Held lists what a worker holds, and with id 0 the claims of which it holds nothing. A probe of jobs by id for each job that
+-- its claims name.
+SELECT coalesce(j.id, 0)::bigint AS id, c.fence
+FROM jobgen.claims c LEFT JOIN LATERAL (
+  SELECT h.id FROM jobgen.jobs h
   WHERE h.id = ANY(c.ids) AND h.fence = c.fence AND h.worker_id = c.worker_id
   OFFSET 0
-) j
+) j ON true
 WHERE c.worker_id = @worker_id::uuid;
 
 -- name: SuspectWaiting :one
