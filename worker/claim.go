@@ -206,7 +206,12 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	from := w.marks.ranges()
 	if len(self.Kinds) == 0 {
 		w.marks.advance(nil, seen, true) // lockers have marks of their own; these are for NextDue
-		return 0, w.forgetSpent(ctx, self)
+		// Jobs that it runs by lock and adopts are claims, too.
+		if spent := w.ledger.takeSpent(); len(spent) > 0 {
+			_, _, err := w.ask(ctx, self, nil, spent, false, 0)
+			return 0, err
+		}
+		return 0, nil
 	}
 	if sweep {
 		from = w.marks.leftEnd()
@@ -214,10 +219,8 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	if len(from) == 0 {
 		return 0, nil // all is paused, or full
 	}
-	spent := w.ledger.takeSpent()
-	batch, now, err := w.store.Claim(ctx, self, from, spent, sweep, n)
+	batch, now, err := w.ask(ctx, self, from, w.ledger.takeSpent(), sweep, n)
 	if err != nil {
-		w.ledger.distrust()
 		return 0, err
 	}
 	if !sweep {
@@ -231,17 +234,13 @@ func (w *Worker) claimOnce(ctx context.Context, n int, sweep bool) (int, error) 
 	return len(batch), nil
 }
 
-// forgetSpent is for a worker that claims nothing: jobs that it runs by lock and adopts are claims, too.
-func (w *Worker) forgetSpent(ctx context.Context, self *engine.Worker) error {
-	spent := w.ledger.takeSpent()
-	if len(spent) == 0 {
-		return nil
-	}
-	_, _, err := w.store.Claim(ctx, self, nil, spent, false, 0)
+// ask is the claim's statement.
+func (w *Worker) ask(ctx context.Context, self *engine.Worker, from []engine.Mark, spent []int64, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
+	batch, now, err := w.store.Claim(ctx, self, from, spent, sweep, n)
 	if err != nil {
 		w.ledger.distrust()
 	}
-	return err
+	return batch, now, err
 }
 
 // take enters what was claimed and starts runners for it, in the order of the queue: the statement's answer has none.

@@ -29,6 +29,9 @@ type idleness struct {
 	timed  bool          // the present pause ends when a job is due
 	cost   time.Duration // of a claim, an average
 	coming arrivals
+
+	due     time.Duration // until a job is due, as quiet has found
+	dueSeen instant       // when; zero: never
 }
 
 const (
@@ -93,8 +96,7 @@ func (i *idleness) stretch(ctx context.Context) time.Duration {
 	}
 	i.delay = min(i.delay*2, pollLong)
 	w.asleep.Store(true)
-	w.marks.policy, w.marks.band = w.policy.Load(), nil
-	due, err := w.nextDue(ctx)
+	due, err := i.nextDue(ctx)
 	if err != nil {
 		due = dueWithin
 	}

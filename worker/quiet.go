@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
 // quiet tells whether a worker that sleeps need not claim, because nothing is due. To ask that costs the server a third of a
@@ -17,14 +19,13 @@ func (i *idleness) quiet(ctx context.Context) bool {
 	ctx, cancel := limit(ctx)
 	defer cancel()
 	seen := w.contact.databaseTime() // from before: what is not found was not there then
-	w.marks.policy, w.marks.band, w.marks.closer = w.policy.Load(), nil, false
-	ranges := w.marks.ranges()
+	ranges := i.ranges()
 	due, err := w.store.NextDue(ctx, ranges, false, dueWithin)
 	if err != nil || due == 0 || len(ranges) == 0 {
 		return false
 	}
 	w.marks.advance(nil, seen, true)
-	w.due, w.dueSeen = due, now()
+	i.due, i.dueSeen = due, now()
 	return true
 }
 
@@ -32,9 +33,16 @@ func (i *idleness) quiet(ctx context.Context) bool {
 const dueWithin = 2 * pollLong
 
 // nextDue tells how long until a job is due that is not yet, at most dueWithin.
-func (w *Worker) nextDue(ctx context.Context) (time.Duration, error) {
-	if since(w.dueSeen) < pollShort { // quiet has just asked
-		return w.due, nil
+func (i *idleness) nextDue(ctx context.Context) (time.Duration, error) {
+	if since(i.dueSeen) < pollShort { // quiet has just asked
+		return i.due, nil
 	}
-	return w.store.NextDue(ctx, w.marks.ranges(), true, dueWithin)
+	return i.worker.store.NextDue(ctx, i.ranges(), true, dueWithin)
+}
+
+// ranges are those of all jobs that this worker may look for, from the marks that are further back.
+func (i *idleness) ranges() []engine.Mark {
+	m := &i.worker.marks
+	m.policy, m.band, m.closer = i.worker.policy.Load(), nil, false
+	return m.ranges()
 }

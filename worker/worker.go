@@ -53,14 +53,12 @@ type Worker struct {
 
 	starts        starts
 	doubts        doubts
-	due           time.Duration // the claim loop's: until a job is due
-	dueSeen       instant       // quiet has asked that
-	asleep        atomic.Bool   // the claim loop is, for longer than pollShort
-	wakes         atomic.Int64  // notifications, since the claim loop last asked
-	newest        int64         // the biggest id claimed; the claim loop's
-	lockFound     atomic.Int64  // jobs owned by lock, since the claim loop last asked
-	lockSweep     atomic.Bool   // as sweepNow, for them
-	lockSweepCost atomic.Int64  // of the last sweep for them, in nanoseconds
+	asleep        atomic.Bool  // the claim loop is, for longer than pollShort
+	wakes         atomic.Int64 // notifications, since the claim loop last asked
+	newest        int64        // the biggest id claimed; the claim loop's
+	lockFound     atomic.Int64 // jobs owned by lock, since the claim loop last asked
+	lockSweep     atomic.Bool  // as sweepNow, for them
+	lockSweepCost atomic.Int64 // of the last sweep for them, in nanoseconds
 
 	contact contact
 	fleet   atomic.Int64 // workers whose lease stands, as of the last look
