@@ -27,11 +27,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A small run with everything in it: each entrant is checked by the run itself, each figure is there, each ratio is
-// written, and nothing is wider than a terminal.
-func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
-	folder := t.TempDir()
-	o, err := parse([]string{"-jobs", "200", "-rounds", "1", "-only", "peers,features,enqueue,processes,full", "-peers", "", "-out", folder, "-profile", filepath.Join(folder, "profiles")})
+// measured runs the program on a server that keeps its data in memory, and gives its options and what it printed.
+func measured(t *testing.T, args ...string) (options, string) {
+	t.Helper()
+	o, err := parse(append(args, "-peers", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +38,20 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 	var out bytes.Buffer
 	err = run(t.Context(), o, &out)
 	if errors.Is(err, pgserver.ErrUnavailable) {
-		t.Skip(err)
+		t.Skip(err) // it measures on a server of its own, and there is none on this machine
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	fits(t, out.String())
+	return o, out.String()
+}
+
+// A small run with everything in it: each entrant is checked by the run itself, each figure is there, each ratio is
+// written, and nothing is wider than a terminal.
+func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
+	folder := t.TempDir()
+	o, printed := measured(t, "-jobs", "200", "-rounds", "1", "-only", "peers,features,enqueue,processes,full", "-out", folder, "-profile", filepath.Join(folder, "profiles"))
+	fits(t, printed)
 	var written struct {
 		Ratios   map[string]spread
 		Chapters map[string]struct {
@@ -77,7 +84,7 @@ func TestRunMeasuresVerifiesAndWrites(t *testing.T) {
 		if (got.Median <= 0 && !early(r.metric)) || got.Min > got.Median || got.Median > got.Max {
 			t.Errorf("%s: %v", r.key, got)
 		}
-		if !strings.Contains(out.String(), r.key) || !bytes.Contains(markdown, []byte("`"+r.key+"`")) {
+		if !strings.Contains(printed, r.key) || !bytes.Contains(markdown, []byte("`"+r.key+"`")) {
 			t.Errorf("%s is not reported", r.key)
 		}
 	}
@@ -164,21 +171,9 @@ func TestChaptersOfOtherGroupsAreKept(t *testing.T) {
 func TestShortPrintsOnlyRatiosAndWritesNothing(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
-	o, err := parse([]string{"-short", "-jobs", "200", "-only", "enqueuemany", "-peers", ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.rest, o.volatile = 0, true
-	var out bytes.Buffer
-	err = run(t.Context(), o, &out)
-	if errors.Is(err, pgserver.ErrUnavailable) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); !strings.Contains(got, "\nenqueuemany/insert ") || !strings.Contains(got, "target ≥ 3 of River") || strings.Contains(got, "min–max") {
-		t.Errorf("printed:\n%s", got)
+	_, printed := measured(t, "-short", "-jobs", "200", "-only", "enqueuemany")
+	if !strings.Contains(printed, "\nenqueuemany/insert ") || !strings.Contains(printed, "target ≥ 3 of River") || strings.Contains(printed, "min–max") {
+		t.Errorf("printed:\n%s", printed)
 	}
 	if files, _ := os.ReadDir(folder); len(files) > 0 {
 		t.Errorf("wrote %v", files)
@@ -214,7 +209,7 @@ func TestRunsKnowTheirCommit(t *testing.T) {
 	git := func(args ...string) {
 		cmd := exec.Command("git", append([]string{"-C", root, "-c", "user.name=x", "-c", "user.email=x@example.com"}, args...)...)
 		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Skipf("git: %v: %s", err, said)
+			t.Skipf("git: %v: %s", err, said) // without git, results name no commit
 		}
 	}
 	write := func(name string) {
@@ -245,22 +240,10 @@ func TestRunsKnowTheirCommit(t *testing.T) {
 
 // What continuous integration runs: the ratios that targets are about, on one screen.
 func TestShortIsAboutTargets(t *testing.T) {
-	o, err := parse([]string{"-short", "-jobs", "200", "-peers", ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.rest, o.volatile = 0, true
-	var out bytes.Buffer
-	err = run(t.Context(), o, &out)
-	if errors.Is(err, pgserver.ErrUnavailable) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	o, printed := measured(t, "-short", "-jobs", "200")
+	lines := strings.Split(strings.TrimSpace(printed), "\n")
 	if len(lines) > 25 {
-		t.Errorf("%d lines:\n%s", len(lines), out.String())
+		t.Errorf("%d lines:\n%s", len(lines), printed)
 	}
 	for _, line := range lines {
 		if utf8.RuneCountInString(line) > width {
@@ -273,26 +256,16 @@ func TestShortIsAboutTargets(t *testing.T) {
 		}
 		_, targeted := targetOf(r.key)
 		ran := !slices.ContainsFunc(slices.Concat(r.ours, r.other), func(t term) bool { return lacks(o, t) })
-		if printed := strings.Contains(out.String(), "\n"+r.key+" "); printed != (targeted && ran) {
-			t.Errorf("%s: printed %t", r.key, printed)
+		if said := strings.Contains(printed, "\n"+r.key+" "); said != (targeted && ran) {
+			t.Errorf("%s: printed %t", r.key, said)
 		}
 	}
 }
 
 // Nothing can be said of their figures when they are this short.
 func TestLongPartsWork(t *testing.T) {
-	o, err := parse([]string{"-rounds", "1", "-jobs", "100", "-out", t.TempDir(), "-only", "idle,hold,spiral,memory,full-10m,churn", "-for", "1s", "-peers", ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.rest, o.volatile = 0, true
-	var out bytes.Buffer
-	if err := run(t.Context(), o, &out); errors.Is(err, pgserver.ErrUnavailable) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	fits(t, out.String())
+	o, printed := measured(t, "-rounds", "1", "-jobs", "100", "-out", t.TempDir(), "-only", "idle,hold,spiral,memory,full-10m,churn", "-for", "1s")
+	fits(t, printed)
 	b, err := os.ReadFile(filepath.Join(o.out, "results.json"))
 	if err != nil {
 		t.Fatal(err)

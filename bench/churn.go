@@ -136,18 +136,8 @@ func churnJobgen(name, label string, register func(*worker.Registry, time.Durati
 	serve := func(ctx context.Context, pool, enqueuer *pgxpool.Pool, keep time.Duration, handle func(int)) (func(context.Context, int, int) error, func() error, error) {
 		var reg worker.Registry
 		enqueue := register(&reg, keep, handle)
-		w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
-		if err != nil {
-			return nil, nil, err
-		}
-		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(running) }()
-		return func(ctx context.Context, from, n int) error { return enqueue(ctx, enqueuer, lumps(from, n)) },
-			func() error {
-				cancel()
-				return <-ended
-			}, nil
+		stop, err := startJobgen(ctx, pool, &reg)
+		return func(ctx context.Context, from, n int) error { return enqueue(ctx, enqueuer, lumps(from, n)) }, stop, err
 	}
 	return entrant{
 		name: name, label: label, note: "default settings", peer: jobgenPeer,
@@ -349,29 +339,17 @@ func (y way) serve(ctx context.Context, pool, enqueuer *pgxpool.Pool, keep time.
 
 // openChurn is a session of steady load for so long. Claims are the statements that begin with claim.
 func openChurn(ctx context.Context, url string, length time.Duration, conns int, claim string, held bool, serve steady) (_ *session, err error) {
-	var open []func()
-	closeAll := func() {
-		for _, c := range slices.Backward(open) {
-			c()
-		}
+	keep := max(length/churnKeeps, 4*time.Second)
+	watch := &churnWatch{each: length / churnParts, series: map[string]series{}}
+	pools, closeAll, err := openPools(ctx, url, poolOf{conns, &claimTimer{claim: claim, note: watch.claimed}}, poolOf{1, nil}, poolOf{2, nil})
+	if err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			closeAll()
 		}
 	}()
-	keep := max(length/churnKeeps, 4*time.Second)
-	watch := &churnWatch{each: length / churnParts, series: map[string]series{}}
-	var pools [3]*pgxpool.Pool
-	for i, p := range []struct {
-		conns  int
-		tracer pgx.QueryTracer
-	}{{conns, &claimTimer{claim: claim, note: watch.claimed}}, {1, nil}, {2, nil}} {
-		if pools[i], err = newTracedPool(ctx, url, p.conns, p.tracer); err != nil {
-			return nil, err
-		}
-		open = append(open, pools[i].Close)
-	}
 	worker, enqueuer := pools[0], pools[1]
 	watch.pool = pools[2]
 	if err := watch.prepare(ctx); err != nil {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/jobgen-go/jobgen/internal/pgserver"
 )
 
 // The log of a server with log_statement_stats, in pieces as they may come.
@@ -79,19 +75,7 @@ func TestDistanceNamesTheLargestComponentFirst(t *testing.T) {
 // The parts of the two sides are those of a real run, and make up the whole of each.
 func TestComponentsAddUp(t *testing.T) {
 	folder := t.TempDir()
-	o, err := parse([]string{"-jobs", "5000", "-rounds", "1", "-only", "cost", "-peers", "", "-out", folder})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.rest, o.volatile = 0, true
-	var out bytes.Buffer
-	err = run(t.Context(), o, &out)
-	if errors.Is(err, pgserver.ErrUnavailable) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, printed := measured(t, "-jobs", "5000", "-rounds", "1", "-only", "cost", "-out", folder)
 	b, err := os.ReadFile(filepath.Join(folder, "results.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -118,13 +102,13 @@ func TestComponentsAddUp(t *testing.T) {
 			t.Errorf("%s: the client's parts are %v, the whole is %v", e, sum, whole)
 		}
 	}
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(printed) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > width {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 	for _, words := range []string{"client: sockets", "server: complete"} {
-		if !strings.Contains(out.String(), words) {
+		if !strings.Contains(printed, words) {
 			t.Errorf("not told: %s", words)
 		}
 	}

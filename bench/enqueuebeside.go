@@ -61,7 +61,7 @@ func enqueueBeside(e entrant, busy bool) entrant {
 	e.beside = &entrant{name: besideWorker, open: func(ctx context.Context, url string, n int) (*session, error) {
 		var handle func()
 		if busy {
-			handle = func() { time.Sleep(busyHandler) }
+			handle = func() { time.Sleep(busyHandler) } // what a handler waits for elsewhere
 		}
 		return openStopped(ctx, url, newRoll(total(n)), handle)
 	}}

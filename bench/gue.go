@@ -69,13 +69,7 @@ func startGue(ctx context.Context, pool *pgxpool.Pool, defaults bool, handle fun
 	if err != nil {
 		return nil, err
 	}
-	running, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- w.Run(running) }()
-	return func() error {
-		cancel()
-		return <-ended
-	}, nil
+	return background(ctx, w.Run), nil
 }
 
 func drainGue(defaults bool, part int) entrant {

@@ -48,34 +48,21 @@ var latenciesIdle = contest{
 
 // openLatency opens a session of a worker that start starts.
 func openLatency(a arrivals, conns int, start serving) func(context.Context, string, int) (*session, error) {
-	return func(ctx context.Context, url string, n int) (_ *session, err error) {
-		var open []*pgxpool.Pool
-		closeAll := func() {
-			for _, p := range open {
-				p.Close()
-			}
-		}
-		defer func() {
-			if err != nil {
-				closeAll()
-			}
-		}()
-		for _, size := range []int{conns, 1} {
-			pool, err := newPool(ctx, url, size)
-			if err != nil {
-				return nil, err
-			}
-			open = append(open, pool)
+	return func(ctx context.Context, url string, n int) (*session, error) {
+		pools, closeAll, err := openPools(ctx, url, poolOf{conns, nil}, poolOf{1, nil})
+		if err != nil {
+			return nil, err
 		}
 		r := newRoll(n)
 		committed, started := make([]time.Time, n), make([]time.Time, n)
-		enqueue, stop, err := start(ctx, open[0], open[1], func(i int) {
+		enqueue, stop, err := start(ctx, pools[0], pools[1], func(i int) {
 			if i >= 0 && i < n {
 				started[i] = time.Now()
 			}
 			r.call(i)
 		})
 		if err != nil {
+			closeAll()
 			return nil, err
 		}
 		s := &session{close: closeAll}

@@ -57,7 +57,7 @@ func drainBulky(name, label string, part int) entrant {
 		open: func(ctx context.Context, url string, n int) (*session, error) {
 			return openWorker(ctx, url, n, worker.Config{Concurrency: memorySlots}, func(reg *worker.Registry, r *roll) {
 				worker.HandleNone(reg, bulkyKind, func(_ context.Context, j *jobs.Job[bulky]) error {
-					time.Sleep(memoryHandler)
+					time.Sleep(memoryHandler) // what a handler waits for elsewhere, its payload in memory
 					if len(j.Payload.Text) != memoryBytes {
 						return fmt.Errorf("%d bytes instead of %d", len(j.Payload.Text), memoryBytes)
 					}

@@ -40,6 +40,30 @@ func newTracedPool(ctx context.Context, url string, conns int, tracer pgx.QueryT
 	return pool, nil
 }
 
+// poolOf is a pool of so many connections, whose statements tracer sees; nil: nobody does.
+type poolOf struct {
+	conns  int
+	tracer pgx.QueryTracer
+}
+
+// openPools gives pools of one database, all of them or none.
+func openPools(ctx context.Context, url string, of ...poolOf) (pools []*pgxpool.Pool, closeAll func(), err error) {
+	closeAll = func() {
+		for _, p := range pools {
+			p.Close()
+		}
+	}
+	for _, p := range of {
+		pool, err := newTracedPool(ctx, url, p.conns, p.tracer)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		pools = append(pools, pool)
+	}
+	return pools, closeAll, nil
+}
+
 func withPool(ctx context.Context, url string, conns int, do func(*pgxpool.Pool) error) error {
 	pool, err := newPool(ctx, url, conns)
 	if err != nil {

@@ -84,15 +84,8 @@ func riverDrain(name, label, note string, part int, config river.Config) entrant
 		open: func(ctx context.Context, url string, n int) (*session, error) {
 			r := newRoll(n)
 			return openPool(ctx, url, riverConns, func(ctx context.Context, pool *pgxpool.Pool) error {
-				workers := river.NewWorkers()
-				river.AddWorker(workers, &riverWorker{handle: r.call})
-				config := config
-				config.Logger, config.Workers = quiet(), workers
-				c, err := river.NewClient(riverpgxv5.New(pool), &config)
+				c, err := startRiver(ctx, pool, config, r.call)
 				if err != nil {
-					return err
-				}
-				if err := c.Start(ctx); err != nil {
 					return err
 				}
 				if err := r.await(ctx, nil); err != nil {
@@ -117,6 +110,18 @@ func riverDone(ctx context.Context, conn *pgx.Conn, n int) error {
 
 func riverNothingLeft(ctx context.Context, conn *pgx.Conn, _ int) error {
 	return expect(ctx, conn, 0, `SELECT count(*) FROM river_job WHERE state <> 'completed'`)
+}
+
+// startRiver starts a worker with the settings.
+func startRiver(ctx context.Context, pool *pgxpool.Pool, config river.Config, handle func(int)) (*river.Client[pgx.Tx], error) {
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &riverWorker{handle: handle})
+	config.Logger, config.Workers = quiet(), workers
+	c, err := river.NewClient(riverpgxv5.New(pool), &config)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Start(ctx)
 }
 
 // riverInserter makes a client that only inserts. It notifies no more often than once in a cooldown; 0: River's default.

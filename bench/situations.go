@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/worker"
@@ -92,11 +91,7 @@ func openStopped(ctx context.Context, url string, r *roll, handle func()) (*sess
 
 // openWorkers makes k workers, each with a pool of its own, on which tracer sees all statements.
 func openWorkers(ctx context.Context, url string, k int, handle func(int), tracer pgx.QueryTracer) (start func(context.Context) (stop func() error), closeAll func(), err error) {
-	var reg worker.Registry
-	worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
-		handle(j.Payload.N)
-		return nil
-	})
+	reg := plainHandlers(handle)
 	var pools []*pgxpool.Pool
 	closeAll = func() {
 		for _, p := range pools {
@@ -115,23 +110,21 @@ func openWorkers(ctx context.Context, url string, k int, handle func(int), trace
 			return nil, closeAll, err
 		}
 		pools = append(pools, pool)
-		if workers[i], err = worker.New(pool, &reg, worker.Config{Logger: quiet()}); err != nil {
+		if workers[i], err = worker.New(pool, reg, worker.Config{Logger: quiet()}); err != nil {
 			return nil, closeAll, err
 		}
 	}
 	return func(ctx context.Context) func() error {
-		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, k)
-		for _, w := range workers {
-			go func() { ended <- w.Run(running) }()
-		}
-		return func() (err error) {
-			cancel()
+		return background(ctx, func(ctx context.Context) (err error) {
+			ended := make(chan error, k)
+			for _, w := range workers {
+				go func() { ended <- w.Run(ctx) }()
+			}
 			for range workers {
 				err = errors.Join(err, <-ended)
 			}
 			return err
-		}
+		})
 	}, closeAll, nil
 }
 
@@ -264,49 +257,25 @@ func mean(values []float64) (sum float64) {
 var holdJobgen = entrant{
 	name: "jobgen", label: "jobgen", note: "default settings; jobs.EnqueueMany", peer: jobgenPeer, verify: emptied,
 	open: openHold(4, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
-		var reg worker.Registry
-		worker.HandleNone(&reg, plainKind, func(_ context.Context, j *jobs.Job[payload]) error {
-			handle(j.Payload.N)
-			return nil
-		})
-		w, err := worker.New(pool, &reg, worker.Config{Logger: quiet()})
-		if err != nil {
-			return nil, nil, err
-		}
-		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(running) }()
+		stop, err := startJobgen(ctx, pool, plainHandlers(handle))
 		return func(ctx context.Context, ps []payload) error {
-				_, err := jobs.EnqueueMany(ctx, pool, plainKind, ps)
-				return err
-			}, func() error {
-				cancel()
-				return <-ended
-			}, nil
+			_, err := jobs.EnqueueMany(ctx, pool, plainKind, ps)
+			return err
+		}, stop, err
 	}),
 }
 
 var holdSQL = entrant{
 	name: "sql", label: "hand-written SQL", note: "the floor of the drain, which looks again after a millisecond when there is nothing; an INSERT of arrays", peer: jobgenPeer, verify: emptied,
 	open: openHold(3, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
-		var stopped atomic.Bool
-		ended := make(chan error, 1)
-		go func() {
-			ended <- handwrittenLoop(ctx, pool, handle, func(ctx context.Context) bool {
-				return !stopped.Load() && pause(ctx, time.Millisecond) == nil
-			})
-		}()
 		return func(ctx context.Context, ps []payload) error {
-				encoded, err := encode(ps)
-				if err != nil {
-					return err
-				}
-				_, err = pool.Exec(ctx, handwrittenInsert, queue, plainKind.Kind, encoded)
+			encoded, err := encode(ps)
+			if err != nil {
 				return err
-			}, func() error {
-				stopped.Store(true)
-				return <-ended
-			}, nil
+			}
+			_, err = pool.Exec(ctx, handwrittenInsert, queue, plainKind.Kind, encoded)
+			return err
+		}, startSQL(ctx, pool, time.Millisecond, handle), nil
 	}),
 }
 
@@ -314,11 +283,7 @@ var holdRiver = entrant{
 	name: "river", label: "River", note: "the settings of its drain; InsertManyFast", peer: riverPeer,
 	verify: riverNothingLeft,
 	open: openHold(riverConns, func(ctx context.Context, pool *pgxpool.Pool, handle func(int)) (func(context.Context, []payload) error, func() error, error) {
-		workers := river.NewWorkers()
-		river.AddWorker(workers, &riverWorker{handle: handle})
-		config := riverFast
-		config.Logger, config.Workers = quiet(), workers
-		c, err := river.NewClient(riverpgxv5.New(pool), &config)
+		c, err := startRiver(ctx, pool, riverFast, handle)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -329,6 +294,6 @@ var holdRiver = entrant{
 			}
 			_, err := c.InsertManyFast(ctx, params)
 			return err
-		}, func() error { return c.Stop(ctx) }, c.Start(ctx)
+		}, func() error { return c.Stop(ctx) }, nil
 	}),
 }

@@ -76,28 +76,11 @@ func spiralEntrant(name, label, note string, held bool, p peer, verify func(cont
 	}
 }
 
-func openSpiral(ctx context.Context, url string, length time.Duration, held bool, claim string, conns int, serve serving) (_ *session, err error) {
-	var open []func()
-	closeAll := func() {
-		for _, c := range slices.Backward(open) {
-			c()
-		}
-	}
-	defer func() {
-		if err != nil {
-			closeAll()
-		}
-	}()
+func openSpiral(ctx context.Context, url string, length time.Duration, held bool, claim string, conns int, serve serving) (*session, error) {
 	log := &spiralLog{each: length / spiralParts}
-	var pools [3]*pgxpool.Pool
-	for i, p := range []struct {
-		conns  int
-		tracer pgx.QueryTracer
-	}{{conns, &claimTimer{claim, log.claimed}}, {spiralCallers, nil}, {spiralReaders + 1, nil}} {
-		if pools[i], err = newTracedPool(ctx, url, p.conns, p.tracer); err != nil {
-			return nil, err
-		}
-		open = append(open, pools[i].Close)
+	pools, closeAll, err := openPools(ctx, url, poolOf{conns, &claimTimer{claim, log.claimed}}, poolOf{spiralCallers, nil}, poolOf{spiralReaders + 1, nil})
+	if err != nil {
+		return nil, err
 	}
 	worker, enqueuer, reader := pools[0], pools[1], pools[2]
 	n := int(length.Seconds() * spiralRate)
@@ -112,6 +95,7 @@ func openSpiral(ctx context.Context, url string, length time.Duration, held bool
 		called.Add(1)
 	})
 	if err != nil {
+		closeAll()
 		return nil, err
 	}
 	s := &session{close: closeAll}
