@@ -99,6 +99,13 @@ type JobgenJobStart struct {
 	StartedAt time.Time
 }
 
+type JobgenLook struct {
+	Minute   time.Time
+	TakenAt  time.Time
+	NewestID int64
+	Share    float32
+}
+
 type JobgenQueue struct {
 	Name     string
 	PausedAt *time.Time
@@ -110,7 +117,21 @@ type JobgenSample struct {
 	Minute    time.Time
 	Queue     string
 	Kind      string
+	Arrived   int64
+	Succeeded int64
+	Failed    int64
+	TimedOut  int64
+	Snoozed   int64
+	Cancelled int64
+	Died      int64
 	Reclaimed int64
+	RunUs     int64
+	RunTimes  []int64
+	Ready     *int64
+	Scheduled *int64
+	Running   *int64
+	Dead      *int64
+	OldestUs  *int64
 }
 
 type JobgenSchedule struct {
@@ -148,6 +169,11 @@ type JobgenWorker struct {
 	Queues     []string
 	Kinds      []string
 	Stuck      *int32
+	Slots      *int32
+	Versions   []int32
+	TimeoutsUs []int64
+	SkewUs     *int64
+	Pooled     *bool
 }
 
 type JobtestClock struct {

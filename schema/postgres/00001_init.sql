@@ -130,16 +130,40 @@ CREATE TABLE jobgen.job_attempt (
 CREATE INDEX job_attempt_job ON jobgen.job_attempt (job_id);
 CREATE INDEX job_attempt_ended ON jobgen.job_attempt USING brin (ended_at) WITH (autosummarize = on, pages_per_range = 16);
 
--- One row for each queue, kind and minute in which something was taken back: its growth is workers dying.
+-- What happened in a minute, for each queue and kind: what workers have counted, and, where one has looked, what there was then.
+-- The row of minute -infinity has the sums of what has been purged, so the sum of all rows only grows. Growth of reclaimed is
+-- workers dying.
 CREATE TABLE jobgen.samples (
   minute    timestamptz NOT NULL,
   queue     text COLLATE "C" NOT NULL,
   kind      text COLLATE "C" NOT NULL,
-  reclaimed bigint NOT NULL DEFAULT 0,
+  arrived   bigint NOT NULL DEFAULT 0, -- enqueued or requeued, from one look to the next
+  succeeded bigint NOT NULL DEFAULT 0,
+  failed    bigint NOT NULL DEFAULT 0, -- attempts, the last of a job included
+  timed_out bigint NOT NULL DEFAULT 0, -- of failed: ended by the kind's timeout
+  snoozed   bigint NOT NULL DEFAULT 0, -- attempts
+  cancelled bigint NOT NULL DEFAULT 0,
+  died      bigint NOT NULL DEFAULT 0,
+  reclaimed bigint NOT NULL DEFAULT 0, -- attempts that ended because their worker was lost
+  run_us    bigint NOT NULL DEFAULT 0, -- how long all attempts that ended ran
+  run_times bigint[],                  -- the number of those under 1 ms, then of those under 2, 4, 8 ms and so on; null: none
+  ready     bigint,                    -- levels; null: nobody has looked
+  scheduled bigint,
+  running   bigint,
+  dead      bigint,
+  oldest_us bigint,                    -- how long the oldest ready job had waited
   PRIMARY KEY (minute, queue, kind)
+) WITH (fillfactor = 70);
+
+-- The look of a minute: whoever writes its row takes it.
+CREATE TABLE jobgen.looks (
+  minute    timestamptz PRIMARY KEY,
+  taken_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+  newest_id bigint NOT NULL,  -- the last id that had been drawn
+  share     real NOT NULL     -- the part of jobs that was counted; 1: all of it, so the levels are exact
 );
 
 -- +goose Down
 -- The schema itself stays: goose's own table is in it.
-DROP TABLE jobgen.samples, jobgen.job_attempt, jobgen.job_result, jobgen.wake, jobgen.workers, jobgen.claims, jobgen.jobs;
+DROP TABLE jobgen.looks, jobgen.samples, jobgen.job_attempt, jobgen.job_result, jobgen.wake, jobgen.workers, jobgen.claims, jobgen.jobs;
 DROP SEQUENCE jobgen.fence, jobgen.job_id;

@@ -62,8 +62,14 @@ CREATE TABLE jobgen.queues (
   slots     integer CHECK (slots BETWEEN 1 AND 100000)  -- handlers at once in each process; null: what the program says
 );
 
--- How many handlers of a worker run on although their context has ended.
-ALTER TABLE jobgen.workers ADD COLUMN stuck integer; -- null: none
+-- What operators ask of a worker. Null: it is of a program before this schema.
+ALTER TABLE jobgen.workers
+  ADD COLUMN stuck       integer,   -- how many handlers run on although their context has ended; null: none
+  ADD COLUMN slots       integer,   -- handlers at once
+  ADD COLUMN versions    integer[], -- the newest version of each of kinds
+  ADD COLUMN timeouts_us bigint[],  -- the timeout of each of kinds; 0: none
+  ADD COLUMN skew_us     bigint,    -- how far its machine's clock was ahead of the database's when it started
+  ADD COLUMN pooled      boolean;   -- its connections come from a transaction pooler
 
 -- For each migration, the oldest one whose programs go on working beside it. A program that finds a newer schema than it
 -- knows starts only if it is in that range.
@@ -80,4 +86,5 @@ ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
   ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed'));
 ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes, DROP COLUMN cancel_reason;
-ALTER TABLE jobgen.workers DROP COLUMN stuck;
+ALTER TABLE jobgen.workers
+  DROP COLUMN stuck, DROP COLUMN slots, DROP COLUMN versions, DROP COLUMN timeouts_us, DROP COLUMN skew_us, DROP COLUMN pooled;
