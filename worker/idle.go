@@ -192,6 +192,7 @@ func (i *idleness) rise(ctx context.Context) {
 	i.asleep, i.rose = uuid.Nil, now()
 	if err := i.worker.store.Awake(ctx, asleep); err != nil {
 		i.worker.contact.failed(i.worker.log, "awake", err)
+		i.asleep, i.doubt = asleep, true // rows that are still there swallow the wake-ups of jobs that this worker cannot start
 	}
 }
 

@@ -105,6 +105,24 @@ func TestAFullWorkerSwallowsNoWakeUp(t *testing.T) {
 }
 
 // A suspect runs alone: meanwhile, the worker starts nothing else.
+// Also if its wake rows could not be removed at first.
+func TestAFullWorkerRemovesItsWakeRowsInTheEnd(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := kind("t.full")
+	started, gate := make(chan int, 2), make(chan bool)
+	w := start(t, pool, worker.Config{Concurrency: 1}, gated(started, gate, spec))
+	defer close(gate)
+	eventually(t, soon, "the worker sleeps", func() bool { return asleep(t, pool) == 1 })
+	execute(t, pool, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$`)
+	execute(t, pool, `CREATE TRIGGER refuse BEFORE DELETE ON jobgen.wake FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	enqueueMany(t, pool, spec, numbered(2)) // for the second it has no room
+	receive(t, "the job runs", started)
+	eventually(t, soon, "it fails to remove them", func() bool { return w.log.has("not now") })
+	execute(t, pool, `DROP TRIGGER refuse ON jobgen.wake`)
+	eventually(t, soon, "it does", func() bool { return asleep(t, pool) == 0 })
+}
+
 func TestAWorkerWithASuspectSwallowsNoWakeUp(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
