@@ -118,7 +118,7 @@ func TestWithoutTablesTheErrorSaysToMigrate(t *testing.T) {
 	for name, broken := range map[string]string{
 		"no schema": "DROP SCHEMA jobgen CASCADE",
 		"an empty schema, as an interrupted first migration leaves it": "DROP SCHEMA jobgen CASCADE; CREATE SCHEMA jobgen",
-		"migrated down": "DROP TABLE jobgen.jobs, jobgen.job_result, jobgen.workers; UPDATE jobgen.schema_version SET is_applied = false WHERE version_id > 0",
+		"migrated down": "DROP TABLE jobgen.jobs, jobgen.job_result, jobgen.workers CASCADE; UPDATE jobgen.schema_version SET is_applied = false WHERE version_id > 0",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

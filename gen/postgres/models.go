@@ -23,6 +23,33 @@ type JobgenCompatibility struct {
 	Oldest  int64
 }
 
+type JobgenDead struct {
+	JobID     int32
+	Queue     string
+	Kind      string
+	Key       *string
+	Attempts  int32
+	Crashes   int32
+	Error     *string
+	CreatedAt time.Time
+	DiedAt    interface{}
+}
+
+type JobgenFleet struct {
+	WorkerID  uuid.UUID
+	State     string
+	Host      string
+	Pid       int32
+	Build     string
+	StartedAt time.Time
+	BeatAt    time.Time
+	LostAt    *time.Time
+	Queues    []string
+	Kinds     []string
+	Slots     *int32
+	Stuck     int32
+}
+
 type JobgenJob struct {
 	ID           int64
 	RunAt        time.Time
@@ -106,11 +133,63 @@ type JobgenLook struct {
 	Share    float32
 }
 
+type JobgenMinute struct {
+	Minute    time.Time
+	Queue     string
+	Kind      string
+	Arrived   int64
+	Succeeded int64
+	Failed    int64
+	TimedOut  int64
+	Snoozed   int64
+	Cancelled int64
+	Died      int64
+	Reclaimed int64
+	RunTime   pgtype.Interval
+	Ready     *int64
+	Scheduled *int64
+	Running   *int64
+	Dead      *int64
+	Oldest    interface{}
+}
+
+type JobgenOverview struct {
+	Queue              string
+	Kind               string
+	Ready              int64
+	Oldest             interface{}
+	Scheduled          int64
+	Running            int64
+	Dead               int64
+	InPerMinute        interface{}
+	OutPerMinute       pgtype.Numeric
+	FailedPerMinute    pgtype.Numeric
+	ReclaimedPerMinute pgtype.Numeric
+	Workers            int64
+	Paused             bool
+	AsOf               *time.Time
+	Exact              bool
+}
+
 type JobgenQueue struct {
 	Name     string
 	PausedAt *time.Time
 	Weight   *int32
 	Slots    *int32
+}
+
+type JobgenRunning struct {
+	JobID      int64
+	Queue      string
+	Kind       string
+	Key        *string
+	Attempt    int32
+	Since      *time.Time
+	RunningFor int32
+	WorkerID   uuid.UUID
+	Host       *string
+	Pid        *int32
+	LeaseLeft  int32
 }
 
 type JobgenSample struct {
