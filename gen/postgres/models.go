@@ -211,6 +211,7 @@ type JobgenSample struct {
 	Running   *int64
 	Dead      *int64
 	OldestUs  *int64
+	Summed    bool
 }
 
 type JobgenSchedule struct {

@@ -25,6 +25,9 @@ var notHot = map[string]string{
 	"CountDead": "an operator's", "DeadKinds": "an operator's", "HandledKinds": "an operator's", "ListDead": "an operator's", "ListJobs": "an operator's",
 	"ListQueues": "an operator's", "RequeueDead": "an operator's", "RequeueKind": "an operator's", "SetQueue": "an operator's",
 	"ShowAttempts": "an operator's", "ShowJob": "an operator's", "ShowResults": "an operator's", "ShowStart": "an operator's",
+	"LookLimit": "settings", "LookFirst": "one look a minute in a fleet", "LookLevels": "one look a minute in a fleet", "LookQueues": "one look a minute in a fleet",
+	"LookHeads": "one look a minute in a fleet", "LookDead": "one look a minute in a fleet", "LookRunning": "one look a minute in a fleet",
+	"Samples": "an operator's", "Looks": "an operator's", "Unsummed": "an operator's",
 	"StoreSchedule": "as many rows as are declared", "DropSchedules": "as many rows as are declared", "Schedules": "as many rows as are declared",
 	"WithTx": "no statement",
 }

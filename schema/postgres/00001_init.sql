@@ -131,13 +131,13 @@ CREATE INDEX job_attempt_job ON jobgen.job_attempt (job_id);
 CREATE INDEX job_attempt_ended ON jobgen.job_attempt USING brin (ended_at) WITH (autosummarize = on, pages_per_range = 16);
 
 -- What happened in a minute, for each queue and kind: what workers have counted, and, where one has looked, what there was then.
--- The row of minute -infinity has the sums of what has been purged, so the sum of all rows only grows. Growth of reclaimed is
--- workers dying.
+-- The row of minute -infinity has the sums of all rows that are summed, which change no more: so what has ever been counted is
+-- the sum of the rows that are not, and only grows. Growth of reclaimed is workers dying.
 CREATE TABLE jobgen.samples (
   minute    timestamptz NOT NULL,
   queue     text COLLATE "C" NOT NULL,
   kind      text COLLATE "C" NOT NULL,
-  arrived   bigint NOT NULL DEFAULT 0, -- enqueued or requeued, from one look to the next
+  arrived   bigint NOT NULL DEFAULT 0, -- enqueued or requeued
   succeeded bigint NOT NULL DEFAULT 0,
   failed    bigint NOT NULL DEFAULT 0, -- attempts, the last of a job included
   timed_out bigint NOT NULL DEFAULT 0, -- of failed: ended by the kind's timeout
@@ -152,8 +152,11 @@ CREATE TABLE jobgen.samples (
   running   bigint,
   dead      bigint,
   oldest_us bigint,                    -- how long the oldest ready job had waited
+  summed    boolean NOT NULL DEFAULT false,
   PRIMARY KEY (minute, queue, kind)
 ) WITH (fillfactor = 70);
+-- Serves Unsummed and SumSamples: what is asked for by each scrape of metrics is a few minutes, not two weeks.
+CREATE INDEX samples_unsummed ON jobgen.samples (minute) WHERE NOT summed;
 
 -- The look of a minute: whoever writes its row takes it.
 CREATE TABLE jobgen.looks (
