@@ -53,7 +53,7 @@ func (w *Worker) register(ctx context.Context, self engine.Worker) error {
 func (w *Worker) beat(ctx context.Context, holds []engine.Hold) (engine.Beat, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Lease/3) // time is left for another try
 	defer cancel()
-	return w.store.Heartbeat(ctx, w.self.Load().ID, w.cfg.Lease, holds)
+	return w.store.Heartbeat(ctx, w.self.Load().ID, w.cfg.Lease, w.ledger.load(), holds)
 }
 
 // contact is what this process knows of its contact with the database. It speaks up when contact is lost and when it is

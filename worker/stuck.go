@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/storable"
 )
@@ -53,11 +51,7 @@ func (w *Worker) Stats() Stats {
 // watch is the loop that finds handlers that ignore their ended context. It reports each once, lets its job go on, and
 // calls quit when there are too many.
 func (w *Worker) watch(ctx context.Context, quit context.CancelCauseFunc) {
-	var (
-		every = min(time.Second, w.cfg.StuckAfter/4)
-		told  int       // how many stuck handlers are on record
-		of    uuid.UUID // of which worker id
-	)
+	every := min(time.Second, w.cfg.StuckAfter/4)
 	for wait(ctx, jitter(every)) {
 		found, n := w.ledger.ignoring(w.cfg.StuckAfter)
 		if len(found) > 0 {
@@ -66,24 +60,18 @@ func (w *Worker) watch(ctx context.Context, quit context.CancelCauseFunc) {
 				w.giveUp(h, dump)
 			}
 		}
-		if self := w.self.Load().ID; n != told || n > 0 && of != self {
-			if err := w.tellStuck(ctx, self, n); err != nil {
-				w.contact.failed(w.log, "stuck", err)
-			} else {
-				told, of = n, self
-			}
-		}
 		// Resize may have left fewer slots than MaxStuck.
-		if slots := w.Stats().Slots; w.cfg.MaxStuck > 0 && n >= min(w.cfg.MaxStuck, slots) {
+		if slots := w.ledger.load().Slots; w.cfg.MaxStuck > 0 && n >= min(w.cfg.MaxStuck, slots) {
 			quit(fmt.Errorf("%w: %d of %d slots are taken by handlers that ignored the end of their context for %s or more; their jobs have gone on without them", ErrStuck, n, slots, w.cfg.StuckAfter))
 		}
 	}
 }
 
-func (w *Worker) tellStuck(ctx context.Context, self uuid.UUID, n int) error {
-	ctx, cancel := limit(ctx)
-	defer cancel()
-	return w.store.Stuck(ctx, self, n)
+// load is what others can read of this worker, as of its last heartbeat.
+func (l *ledger) load() engine.Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return engine.Load{Slots: l.slots, Running: len(l.active), Stuck: l.stuck}
 }
 
 // giveUp reports a stuck handler, ends its transaction, and fails its job's attempt, unless the job was taken back before.

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -243,14 +244,17 @@ func (w *Worker) drained(d time.Duration, cut <-chan struct{}) bool {
 
 // identity is this process under a new worker id.
 func (w *Worker) identity() engine.Worker {
-	self := engine.Worker{ID: uuid.New(), PID: os.Getpid(), Build: build(), Queues: w.cfg.Queues}
+	self := engine.Worker{ID: uuid.New(), PID: os.Getpid(), Build: build(), Queues: w.cfg.Queues, Slots: w.ledger.load().Slots}
 	self.Host, _ = os.Hostname()
 	for name, h := range w.reg.handlers {
-		if k := (engine.Kind{Name: name, Version: h.version}); h.lock {
+		if k := (engine.Kind{Name: name, Version: h.version, Timeout: h.timeout}); h.lock {
 			self.Locks = append(self.Locks, k)
 		} else {
 			self.Kinds = append(self.Kinds, k)
 		}
+	}
+	for _, ks := range [][]engine.Kind{self.Kinds, self.Locks} {
+		slices.SortFunc(ks, func(a, b engine.Kind) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return self
 }

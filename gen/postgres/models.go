@@ -248,8 +248,9 @@ type JobgenWorker struct {
 	Build      string
 	Queues     []string
 	Kinds      []string
-	Stuck      *int32
 	Slots      *int32
+	Running    *int32
+	Stuck      *int32
 	Versions   []int32
 	TimeoutsUs []int64
 	SkewUs     *int64

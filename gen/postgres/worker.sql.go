@@ -70,7 +70,8 @@ WITH lazy AS MATERIALIZED (
   SELECT w.id, w.lease_until, w.lost_at FROM jobgen.workers w WHERE w.id = $3::uuid FOR UPDATE
 ), beat AS (
   UPDATE jobgen.workers w
-  SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond'
+  SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond',
+      slots = $5::int, running = $6::int, stuck = nullif($7::int, 0), skew_us = $8::bigint
   FROM me CROSS JOIN lazy
   WHERE w.id = me.id AND me.lost_at IS NULL AND lazy.off IS NOT NULL
     AND (me.lease_until > clock_timestamp() OR me.lease_until < statement_timestamp())
@@ -92,6 +93,10 @@ type HeartbeatParams struct {
 	Fences   []int64
 	WorkerID uuid.UUID
 	LeaseUs  int64
+	Slots    int32
+	Running  int32
+	Stuck    int32
+	SkewUs   int64
 }
 
 type HeartbeatRow struct {
@@ -105,13 +110,17 @@ type HeartbeatRow struct {
 // that sent it may be long dead. A lease that ran out before the statement arrived, and that nobody has marked lost, is
 // renewed: that is the whole fleet after an outage of the database. The row is locked first, and the lease read after.
 // No fsync is waited for: a server that crashes may forget the renewals of its last moment, and nobody judges before all have had a full lease to
-// come back.
+// come back. What else changes of the worker goes with it: the row is written anyhow.
 func (q *Queries) Heartbeat(ctx context.Context, arg HeartbeatParams) (HeartbeatRow, error) {
 	row := q.db.QueryRow(ctx, heartbeat,
 		arg.Ids,
 		arg.Fences,
 		arg.WorkerID,
 		arg.LeaseUs,
+		arg.Slots,
+		arg.Running,
+		arg.Stuck,
+		arg.SkewUs,
 	)
 	var i HeartbeatRow
 	err := row.Scan(&i.Renewed, &i.DbNow, &i.Gone)
@@ -170,18 +179,24 @@ func (q *Queries) OldestBeside(ctx context.Context, version int64) (int64, error
 }
 
 const register = `-- name: Register :exec
-INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, lease_until)
-VALUES ($1, $2, $3, $4, $5::text[], $6::text[], clock_timestamp() + $7::bigint * interval '1 microsecond')
+INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, versions, timeouts_us, pooled, slots, running, skew_us, lease_until)
+VALUES ($1, $2, $3, $4, $5::text[], $6::text[], $7::int[], $8::bigint[], $9::bool, $10::int, 0, $11::bigint,
+        clock_timestamp() + $12::bigint * interval '1 microsecond')
 `
 
 type RegisterParams struct {
-	ID      uuid.UUID
-	Host    string
-	Pid     int32
-	Build   string
-	Queues  []string
-	Kinds   []string
-	LeaseUs int64
+	ID         uuid.UUID
+	Host       string
+	Pid        int32
+	Build      string
+	Queues     []string
+	Kinds      []string
+	Versions   []int32
+	TimeoutsUs []int64
+	Pooled     bool
+	Slots      int32
+	SkewUs     int64
+	LeaseUs    int64
 }
 
 // Register makes a worker known, with its first lease.
@@ -193,6 +208,11 @@ func (q *Queries) Register(ctx context.Context, arg RegisterParams) error {
 		arg.Build,
 		arg.Queues,
 		arg.Kinds,
+		arg.Versions,
+		arg.TimeoutsUs,
+		arg.Pooled,
+		arg.Slots,
+		arg.SkewUs,
 		arg.LeaseUs,
 	)
 	return err
@@ -270,19 +290,4 @@ func (q *Queries) Sleep(ctx context.Context, arg SleepParams) (int32, error) {
 	var asleep int32
 	err := row.Scan(&asleep)
 	return asleep, err
-}
-
-const stuck = `-- name: Stuck :exec
-UPDATE jobgen.workers SET stuck = nullif($1::int, 0) WHERE id = $2::uuid
-`
-
-type StuckParams struct {
-	Stuck    int32
-	WorkerID uuid.UUID
-}
-
-// Stuck notes how many handlers of a worker run on although their context has ended. Written when that number changes.
-func (q *Queries) Stuck(ctx context.Context, arg StuckParams) error {
-	_, err := q.db.Exec(ctx, stuck, arg.Stuck, arg.WorkerID)
-	return err
 }

@@ -210,10 +210,11 @@ func (m *Mark) Raise(n Mark) {
 	}
 }
 
-// Kind is a kind a worker handles and the newest payload version of it that it can read.
+// Kind is a kind a worker handles, the newest payload version of it that it can read, and when its handler's context ends.
 type Kind struct {
 	Name    string
 	Version int
+	Timeout time.Duration // 0: never
 }
 
 // Schedule is a durable cron of a kind. Missed is once, skip or all.
@@ -231,6 +232,14 @@ type Worker struct {
 	Queues []string
 	Kinds  []Kind // held by lease
 	Locks  []Kind // owned by lock
+	Slots  int    // at the start
+}
+
+// Load is how busy a worker is.
+type Load struct {
+	Slots   int // handlers at once
+	Running int // how many run
+	Stuck   int // of these, how many ignore their ended context
 }
 
 // Beat is the answer to a heartbeat.
@@ -298,9 +307,7 @@ type Store interface {
 	Register(ctx context.Context, w Worker, lease time.Duration) error
 	// Leave removes the worker if it holds nothing any more; otherwise marks it lost, so that the rest is taken back.
 	Leave(ctx context.Context, id uuid.UUID) error
-	Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, holds []Hold) (Beat, error)
-	// Stuck notes how many handlers of the worker ignore their ended context.
-	Stuck(ctx context.Context, id uuid.UUID, n int) error
+	Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, load Load, holds []Hold) (Beat, error)
 
 	// Claim takes up to n jobs from the marks on, in the order of the marks, and tells the database's time if it took any. It
 	// forgets the claims with the fences of spent, of which the worker holds nothing any more: the jobs of a forgotten claim

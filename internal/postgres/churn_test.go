@@ -41,7 +41,7 @@ func TestG11HotStatementsCostTheSameHoweverMuchHasComeAndGoneUnderAHeldSnapshot(
 				END LOOP; END $$`, n/100))
 			},
 			// Whatever asks whether the lease stands reads each version of the worker's own row, and who looks at the fleet, all of them.
-			"Claim ClaimSuspect Adopt Start Heartbeat Stuck GiveUp Leave MarkLost Reclaim PurgeWorkers Signs", 0.6,
+			"Claim ClaimSuspect Adopt Start Heartbeat GiveUp Leave MarkLost Reclaim PurgeWorkers Signs", 0.6,
 		}, {
 			"messages", 20_000, func(f *fixture, sc *scene, n int) {
 				f.exec(`INSERT INTO jobgen.job_cancel (job_id, worker_id, reason) SELECT -i, $2, '' FROM generate_series(1, $1::int) i`, n, sc.worker)

@@ -132,7 +132,7 @@ func TestG4AHeartbeatTellsWhichHoldsAreGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	stale := engine.Hold{ID: held[1].ID, Fence: held[1].Fence - 1}
-	beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, []engine.Hold{held[0], stale, held[2]})
+	beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, engine.Load{}, []engine.Hold{held[0], stale, held[2]})
 	if err != nil || !beat.Renewed {
 		t.Fatalf("%+v, %v", beat, err)
 	}
@@ -279,7 +279,7 @@ func TestG4AHeartbeatThatWaitedPastItsLeaseIsRefused(t *testing.T) {
 	}
 	got := make(chan answer)
 	go func() {
-		beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, nil)
+		beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, engine.Load{}, nil)
 		got <- answer{beat, err}
 	}()
 	f.blocked(1)
@@ -299,7 +299,7 @@ func TestALeaseThatRanOutAndWasNotJudgedIsRenewed(t *testing.T) {
 	t.Parallel()
 	f := open(t)
 	me := f.worker(-time.Minute)
-	if beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, nil); err != nil || !beat.Renewed {
+	if beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, engine.Load{}, nil); err != nil || !beat.Renewed {
 		t.Errorf("%+v, %v: after an outage of the database the fleet must come back", beat, err)
 	}
 	if lost, err := f.store.MarkLost(f.ctx()); err != nil || len(lost) != 0 {
@@ -316,7 +316,7 @@ func TestG4AWorkerMarkedLostNeverRenews(t *testing.T) {
 		t.Fatalf("marked %+v lost, %v", lost, err)
 	}
 	for range 2 {
-		if beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, nil); err != nil || beat.Renewed {
+		if beat, err := f.store.Heartbeat(f.ctx(), me.ID, time.Hour, engine.Load{}, nil); err != nil || beat.Renewed {
 			t.Errorf("%+v, %v", beat, err)
 		}
 	}
@@ -326,7 +326,7 @@ func TestG4AWorkerMarkedLostNeverRenews(t *testing.T) {
 	must(t, judge, "UPDATE jobgen.workers SET lost_at = clock_timestamp() WHERE id = $1", you.ID)
 	renewed := make(chan bool)
 	go func() {
-		beat, err := f.store.Heartbeat(f.ctx(), you.ID, time.Hour, nil)
+		beat, err := f.store.Heartbeat(f.ctx(), you.ID, time.Hour, engine.Load{}, nil)
 		f.no(err)
 		renewed <- beat.Renewed
 	}()

@@ -237,9 +237,8 @@ func (sc *scene) statements() (all []statement) {
 		return err
 	})
 	add("Awake", onWorker, "", func(q *gen.Queries) error { return q.Awake(ctx, sc.worker) })
-	add("Stuck", onWorker, "", func(q *gen.Queries) error { return q.Stuck(ctx, gen.StuckParams{Stuck: 1, WorkerID: sc.worker}) })
 	add("Register", onWorker, "", func(q *gen.Queries) error {
-		return q.Register(ctx, gen.RegisterParams{ID: uuid.New(), Host: "host", Build: "test", Queues: []string{"q"}, Kinds: []string{"k"}, LeaseUs: 1})
+		return q.Register(ctx, gen.RegisterParams{ID: uuid.New(), Host: "host", Build: "test", Queues: []string{"q"}, Kinds: []string{"k"}, Versions: []int32{1}, TimeoutsUs: []int64{0}, LeaseUs: 1})
 	})
 	add("Leave", onWorker, "", func(q *gen.Queries) error { _, err := q.Leave(ctx, sc.worker); return err })
 	add("GiveUp", onWorker, "", func(q *gen.Queries) error { return q.GiveUp(ctx, sc.worker) })

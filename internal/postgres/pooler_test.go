@@ -90,6 +90,8 @@ func TestASharedConnectionIsFoundOut(t *testing.T) {
 			if got := deaf(f); got != c.deaf {
 				t.Errorf("deaf: %v", got)
 			}
+			f.worker(time.Hour)
+			f.expect(c.deaf, `SELECT pooled FROM jobgen.workers`)
 			stop()
 			for range c.busy {
 				<-done

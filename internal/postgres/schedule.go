@@ -9,7 +9,12 @@ import (
 )
 
 func (s *Store) Now(ctx context.Context) (time.Time, error) {
-	now, err := s.q.Now(ctx)
+	var now time.Time
+	var err error
+	s.compareClocks(func() (time.Time, error) {
+		now, err = s.q.Now(ctx)
+		return now, err
+	})
 	return now, translate(err)
 }
 

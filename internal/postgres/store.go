@@ -39,6 +39,8 @@ type Store struct {
 	outcomes *session // one connection, with a lock_timeout
 	ended    *gen.Queries
 
+	clock       func() time.Time // of this machine; only to be compared with the database's
+	skew        atomic.Int64     // how far it is ahead of that, in microseconds
 	listenCheck time.Duration
 	purged      atomic.Pointer[time.Time] // until when the results had expired that the last chunk of a purge took
 }
@@ -72,7 +74,7 @@ func Open(ctx context.Context, app *pgxpool.Pool) (*Store, error) {
 		work.pool.Close()
 		return nil, err
 	}
-	return &Store{app: app, pool: work.pool, work: work, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes), listenCheck: listenCheck}, nil
+	return &Store{app: app, pool: work.pool, work: work, q: gen.New(work), outcomes: outcomes, ended: gen.New(outcomes), clock: machineClock, listenCheck: listenCheck}, nil
 }
 
 // openPool makes a pool like the application's, with the settings of a worker's session.
@@ -114,10 +116,31 @@ func (s *Store) Close() {
 func (s *Store) Check(ctx context.Context) error { return checkVersion(ctx, s.q) }
 
 func (s *Store) Register(ctx context.Context, w engine.Worker, lease time.Duration) error {
-	names := allKinds(&w)
-	return translate(s.q.Register(ctx, gen.RegisterParams{
-		ID: w.ID, Host: w.Host, Pid: int32(w.PID), Build: w.Build, Queues: w.Queues, Kinds: names, LeaseUs: lease.Microseconds(),
-	}))
+	arg := gen.RegisterParams{
+		ID: w.ID, Host: w.Host, Pid: int32(w.PID), Build: w.Build, Queues: w.Queues, Slots: int32(w.Slots), Pooled: !s.work.direct(ctx), LeaseUs: lease.Microseconds(),
+	}
+	arg.Kinds, arg.Versions = kinds(w.Kinds, w.Locks)
+	for _, k := range slices.Concat(w.Kinds, w.Locks) {
+		arg.TimeoutsUs = append(arg.TimeoutsUs, k.Timeout.Microseconds())
+	}
+	if _, err := s.Now(ctx); err != nil { // measures the skew
+		return err
+	}
+	arg.SkewUs = s.skew.Load()
+	return translate(s.q.Register(ctx, arg))
+}
+
+// machineClock is Go's clock, which decides nothing: operators want to know how wrong it is.
+func machineClock() time.Time { return time.Now() } //nolint:forbidigo // it is only compared with the database's
+
+// compareClocks asks for the database's time by fn, and notes how far this machine's clock is ahead of it: in the middle of
+// the round trip, as far as anybody can know.
+func (s *Store) compareClocks(fn func() (time.Time, error)) {
+	sent := s.clock()
+	theirs, err := fn()
+	if took := s.clock().Sub(sent); err == nil && (took < time.Second || s.skew.Load() == 0) { // a statement that had to wait tells little
+		s.skew.Store(sent.Add(took / 2).Sub(theirs).Microseconds())
+	}
 }
 
 func (s *Store) Leave(ctx context.Context, id uuid.UUID) error {
@@ -128,19 +151,23 @@ func (s *Store) Leave(ctx context.Context, id uuid.UUID) error {
 	return translate(err)
 }
 
-func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, holds []engine.Hold) (engine.Beat, error) {
-	ids, fences := split(holds)
-	row, err := s.q.Heartbeat(ctx, gen.HeartbeatParams{WorkerID: id, LeaseUs: lease.Microseconds(), Ids: ids, Fences: fences})
+func (s *Store) Heartbeat(ctx context.Context, id uuid.UUID, lease time.Duration, load engine.Load, holds []engine.Hold) (engine.Beat, error) {
+	arg := gen.HeartbeatParams{
+		WorkerID: id, LeaseUs: lease.Microseconds(), Slots: int32(load.Slots), Running: int32(load.Running), Stuck: int32(load.Stuck), SkewUs: s.skew.Load(),
+	}
+	arg.Ids, arg.Fences = split(holds)
+	var row gen.HeartbeatRow
+	var err error
+	s.compareClocks(func() (time.Time, error) {
+		row, err = s.q.Heartbeat(ctx, arg)
+		return row.DbNow, err
+	})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		// Connections may have died without a word: the next try shall have a new one.
 		s.pool.Reset()
 		s.outcomes.pool.Reset()
 	}
 	return engine.Beat{Renewed: row.Renewed, Now: row.DbNow, Gone: row.Gone}, translate(err)
-}
-
-func (s *Store) Stuck(ctx context.Context, id uuid.UUID, n int) error {
-	return translate(s.q.Stuck(ctx, gen.StuckParams{WorkerID: id, Stuck: int32(n)}))
 }
 
 func (s *Store) Claim(ctx context.Context, w *engine.Worker, marks []engine.Mark, spent []int64, sweep bool, n int) ([]engine.Claimed, time.Time, error) {
@@ -396,6 +423,9 @@ const listenCheck = 20 * time.Second
 
 // SetListenCheck is for tests, before Listen.
 func (s *Store) SetListenCheck(d time.Duration) { s.listenCheck = d }
+
+// SetClock is for tests, before Register.
+func (s *Store) SetClock(clock func() time.Time) { s.clock = clock }
 
 // controlPayload is what a notification carries that tells a worker to read its Control; a wake-up carries nothing.
 const controlPayload = "control"

@@ -1,7 +1,8 @@
 -- name: Register :exec
 -- Register makes a worker known, with its first lease.
-INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, lease_until)
-VALUES (@id, @host, @pid, @build, @queues::text[], @kinds::text[], clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond');
+INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, versions, timeouts_us, pooled, slots, running, skew_us, lease_until)
+VALUES (@id, @host, @pid, @build, @queues::text[], @kinds::text[], @versions::int[], @timeouts_us::bigint[], @pooled::bool, @slots::int, 0, @skew_us::bigint,
+        clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond');
 
 -- name: Heartbeat :one
 -- Heartbeat renews a lease and tells which of the holds named are no longer this worker's. renewed is false for a worker
@@ -9,14 +10,15 @@ VALUES (@id, @host, @pid, @build, @queues::text[], @kinds::text[], clock_timesta
 -- that sent it may be long dead. A lease that ran out before the statement arrived, and that nobody has marked lost, is
 -- renewed: that is the whole fleet after an outage of the database. The row is locked first, and the lease read after.
 -- No fsync is waited for: a server that crashes may forget the renewals of its last moment, and nobody judges before all have had a full lease to
--- come back.
+-- come back. What else changes of the worker goes with it: the row is written anyhow.
 WITH lazy AS MATERIALIZED (
   SELECT set_config('synchronous_commit', 'off', true) AS off
 ), me AS MATERIALIZED (
   SELECT w.id, w.lease_until, w.lost_at FROM jobgen.workers w WHERE w.id = @worker_id::uuid FOR UPDATE
 ), beat AS (
   UPDATE jobgen.workers w
-  SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond'
+  SET beat_at = clock_timestamp(), lease_until = clock_timestamp() + sqlc.arg(lease_us)::bigint * interval '1 microsecond',
+      slots = @slots::int, running = @running::int, stuck = nullif(@stuck::int, 0), skew_us = @skew_us::bigint
   FROM me CROSS JOIN lazy
   WHERE w.id = me.id AND me.lost_at IS NULL AND lazy.off IS NOT NULL
     AND (me.lease_until > clock_timestamp() OR me.lease_until < statement_timestamp())
@@ -31,10 +33,6 @@ SELECT EXISTS (SELECT FROM beat) AS renewed,
            OFFSET 0 -- keeps it a probe by id; as an anti-join it could become a walk over all of jobs
          )
        )::bigint[] AS gone;
-
--- name: Stuck :exec
--- Stuck notes how many handlers of a worker run on although their context has ended. Written when that number changes.
-UPDATE jobgen.workers SET stuck = nullif(@stuck::int, 0) WHERE id = @worker_id::uuid;
 
 -- name: Leave :execrows
 -- Leave removes a worker that holds nothing any more, and its claims.

@@ -64,11 +64,12 @@ CREATE TABLE jobgen.queues (
 
 -- What operators ask of a worker. Null: it is of a program before this schema.
 ALTER TABLE jobgen.workers
-  ADD COLUMN stuck       integer,   -- how many handlers run on although their context has ended; null: none
   ADD COLUMN slots       integer,   -- handlers at once
+  ADD COLUMN running     integer,   -- how many ran at the last heartbeat
+  ADD COLUMN stuck       integer,   -- of these, how many run on although their context has ended; null: none
   ADD COLUMN versions    integer[], -- the newest version of each of kinds
   ADD COLUMN timeouts_us bigint[],  -- the timeout of each of kinds; 0: none
-  ADD COLUMN skew_us     bigint,    -- how far its machine's clock was ahead of the database's when it started
+  ADD COLUMN skew_us     bigint,    -- how far its machine's clock was ahead of the database's
   ADD COLUMN pooled      boolean;   -- its connections come from a transaction pooler
 
 -- For each migration, the oldest one whose programs go on working beside it. A program that finds a newer schema than it
@@ -87,4 +88,4 @@ ALTER TABLE jobgen.job_attempt
   ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed'));
 ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes, DROP COLUMN cancel_reason;
 ALTER TABLE jobgen.workers
-  DROP COLUMN stuck, DROP COLUMN slots, DROP COLUMN versions, DROP COLUMN timeouts_us, DROP COLUMN skew_us, DROP COLUMN pooled;
+  DROP COLUMN slots, DROP COLUMN running, DROP COLUMN stuck, DROP COLUMN versions, DROP COLUMN timeouts_us, DROP COLUMN skew_us, DROP COLUMN pooled;
