@@ -8,6 +8,12 @@ import "embed"
 //go:embed postgres/*.sql
 var Postgres embed.FS
 
+// Record is what keeps jobgen's table of versions when another tool migrates: init.sql comes before the first migration,
+// guard.sql before each step (it takes the migration lock and refuses a schema of another version), up.sql and down.sql after it.
+//
+//go:embed record/*.sql
+var Record embed.FS
+
 // Clock gives the database of a test a clock that can be moved; see jobtest.NewClock. It is no migration.
 //
 //go:embed jobtest/clock.sql

@@ -119,7 +119,7 @@ func (c *cli) root() *cobra.Command {
 
 	migrate := group("migrate", "Bring the schema up to date, or see whether it is",
 		"The tables are in the schema jobgen, which no other program's tables share.")
-	migrate.AddCommand(c.migrateUp(), c.migrateStatus())
+	migrate.AddCommand(c.migrateUp(), c.migrateStatus(), c.migrateDown(), c.migrateSQL())
 	jobs := group("jobs", "See jobs, revive dead ones, cancel others",
 		`A job is queued, running or dead. A finished job has left the queue: what is on
 record of it then is its result, if its kind has a result or a key, and the

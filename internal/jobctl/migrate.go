@@ -1,6 +1,7 @@
 package jobctl
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strconv"
@@ -35,9 +36,17 @@ jobs.Migrate: one works, the others wait for it.`,
 				return err
 			}
 			defer db.pool.Close()
-			done, err := postgres.Migrate(cmd.Context(), db.pool, func(error) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "another transaction uses a table that a migration changes; trying again until it has ended (Ctrl-C gives up)")
-			})
+			done, err := postgres.Migrate(cmd.Context(), db.pool, func(why error) { c.note("%s (Ctrl-C gives up)", why) })
+			if err != nil {
+				waits := 0
+				all, _ := postgres.Migrations(context.WithoutCancel(cmd.Context()), db.pool)
+				for _, m := range all {
+					if m.AppliedAt.IsZero() {
+						waits++
+					}
+				}
+				err = interrupted(cmd.Context(), err, len(done), len(done)+waits)
+			}
 			out := struct {
 				Applied []migration `json:"applied"`
 			}{[]migration{}}

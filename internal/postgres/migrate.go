@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,32 +30,52 @@ type Migration struct {
 
 // Migrate brings the schema up to this library's version and returns the steps it took, also those before one that failed.
 // Any number of processes may call it at once: one works, the others wait for it. It uses connections of its own beside
-// the pool's. A step that needs a lock which it does not get soon is tried again until ctx ends, and waiting is told each time.
-func Migrate(ctx context.Context, pool *pgxpool.Pool, waiting func(error)) ([]Migration, error) {
-	var done []Migration
-	err := migrating(ctx, pool, func(p *goose.Provider) error {
-		for {
-			results, err := p.Up(ctx)
-			var part *goose.PartialError
-			if errors.As(err, &part) {
-				results = part.Applied
-			}
-			for _, r := range results {
-				done = append(done, Migration{Version: r.Source.Version, Name: r.Source.Path})
-			}
-			var pg *pgconn.PgError
-			if !errors.As(err, &pg) || pg.Code != lockNotAvailable {
-				return err
-			}
-			waiting(pg)
-			select {
-			case <-ctx.Done():
-				return err
-			case <-time.After(lockPause):
-			}
-		}
+// the pool's. A step that needs a lock which it does not get soon is tried again until ctx ends. What it waits for, waiting is
+// told: one line each time.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, waiting func(error)) (done []Migration, err error) {
+	err = migrating(ctx, pool, false, waiting, func(p *goose.Provider) error {
+		return untilLocked(ctx, waiting, &done, p.Up)
 	})
 	return done, err
+}
+
+// MigrateDown takes the schema from version from back to version to, and returns the steps it took back. It is Migrate in
+// all else. What the steps made is lost.
+func MigrateDown(ctx context.Context, pool *pgxpool.Pool, from, to int64, waiting func(error)) (done []Migration, err error) {
+	err = migrating(ctx, pool, true, waiting, func(p *goose.Provider) error {
+		switch have, err := p.GetDBVersion(ctx); {
+		case err != nil:
+			return err
+		case have != from:
+			return fmt.Errorf("jobgen: somebody else has migrated meanwhile, the schema has version %d now; look at it again", have)
+		}
+		return untilLocked(ctx, waiting, &done, func(ctx context.Context) ([]*goose.MigrationResult, error) { return p.DownTo(ctx, to) })
+	})
+	return done, err
+}
+
+// untilLocked takes steps, and again while one does not get its lock. What was taken is added to done.
+func untilLocked(ctx context.Context, waiting func(error), done *[]Migration, steps func(context.Context) ([]*goose.MigrationResult, error)) error {
+	for {
+		results, err := steps(ctx)
+		var part *goose.PartialError
+		if errors.As(err, &part) {
+			results = part.Applied
+		}
+		for _, r := range results {
+			*done = append(*done, Migration{Version: r.Source.Version, Name: r.Source.Path})
+		}
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != lockNotAvailable {
+			return err
+		}
+		waiting(fmt.Errorf("another transaction uses a table that a migration changes; trying again until it has ended: %w", pg))
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(lockPause):
+		}
+	}
 }
 
 // lockNotAvailable is what a step fails with after the lock_timeout that it sets; lockPause is how long what had to queue
@@ -99,7 +120,9 @@ const secondTime = 10 * time.Second
 
 // migrating calls fn under the migration lock. The lock is held by a transaction that does nothing else, beside the one
 // that migrates: a session's lock would be left in a pooler's connection, and goose begins a transaction for each step.
-func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) error) (err error) {
+//
+// If there is nothing to bring up to date, it does not call fn unless the way is down.
+func migrating(ctx context.Context, app *pgxpool.Pool, down bool, waiting func(error), fn func(*goose.Provider) error) (err error) {
 	config := app.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = migrateConns, 0, 0
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC" // goose's table has timestamps without a zone
@@ -111,7 +134,7 @@ func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) 
 		return err
 	}
 	defer pool.Close()
-	lock, err := lockMigrations(ctx, pool)
+	lock, err := lockMigrations(ctx, pool, waiting)
 	if err != nil {
 		return explain(err)
 	}
@@ -122,11 +145,13 @@ func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) 
 	switch err := checkVersion(second, q); {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return fmt.Errorf("jobgen: a migration needs two connections at once, and the second did not come within %s; let the pooler open two at least (default_pool_size), or connect to the database directly: %w", secondTime, err)
-	case !errors.Is(err, engine.ErrNotMigrated): // nil: there is nothing to do
-		return err
+	case !errors.Is(err, engine.ErrNotMigrated) && (err != nil || !down): // nil: there is nothing to do
+		return owned(ctx, q, err)
 	}
-	if err := q.CreateSchema(ctx); err != nil {
-		return explain(err)
+	if !down {
+		if err := q.CreateSchema(ctx); err != nil {
+			return owned(ctx, q, err)
+		}
 	}
 	db := stdlib.OpenDBFromPool(pool)
 	defer func() { err = errors.Join(err, db.Close()) }()
@@ -138,16 +163,40 @@ func migrating(ctx context.Context, app *pgxpool.Pool, fn func(*goose.Provider) 
 	if err != nil {
 		return err
 	}
-	return explain(fn(p))
+	return owned(ctx, q, fn(p))
 }
 
-// lockEvery is how often one who waits for another to migrate looks whether it has.
-const lockEvery = 50 * time.Millisecond
+// owned is explain for one who migrates: rights to use the tables, as workers have them, are not enough for that.
+func owned(ctx context.Context, q *gen.Queries, err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "42501" { // insufficient_privilege
+		return explain(err)
+	}
+	switch is, err := q.SchemaOwner(ctx); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("jobgen: %s; the first migration makes a schema: run it as the database's owner, or grant this role CREATE on the database: %w", pg.Message, pg)
+	case err != nil:
+		return explain(err)
+	case is.Owner == is.User: // it is about something else
+		return fmt.Errorf("jobgen: %s; a migration needs to own all that is in schema jobgen: %w", pg.Message, pg)
+	default:
+		return fmt.Errorf("jobgen: %s; to migrate, connect as %s, who owns schema jobgen, or as a member of that role (workers need only usage of the schema and of what is in it): %w", pg.Message, is.Owner, pg)
+	}
+}
+
+// lockEvery is how often one who waits for another to migrate looks whether it has; after lockQuiet it says that it waits, and
+// again each lockAgain.
+const (
+	lockEvery = 50 * time.Millisecond
+	lockQuiet = time.Second
+	lockAgain = 30 * time.Second
+)
 
 // lockMigrations gives the transaction that holds the migration lock.
-func lockMigrations(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
+func lockMigrations(ctx context.Context, pool *pgxpool.Pool, waiting func(error)) (pgx.Tx, error) {
 	tick := time.NewTicker(lockEvery)
 	defer tick.Stop()
+	say := time.Now().Add(lockQuiet)
 	for {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
@@ -160,12 +209,96 @@ func lockMigrations(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
 		if err = errors.Join(err, tx.Rollback(context.WithoutCancel(ctx))); err != nil {
 			return nil, err
 		}
+		if time.Now().After(say) {
+			say = time.Now().Add(lockAgain)
+			if other, err := gen.New(pool).MigrationLock(ctx); err == nil {
+				waiting(migratesToo(other))
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// migratesToo names one who has the migration lock. The name of an application and its state are seen by its own role and by members of
+// pg_read_all_stats only.
+func migratesToo(other gen.MigrationLockRow) error {
+	who := fmt.Sprintf("pid %d", other.Pid)
+	var more []string
+	for _, s := range []string{other.Application, other.Address} {
+		if s != "" {
+			more = append(more, s)
+		}
+	}
+	if more != nil {
+		who += " (" + strings.Join(more, " at ") + ")"
+	}
+	if other.SinceUs > 0 {
+		who += fmt.Sprintf(", for %s", (time.Duration(other.SinceUs) * time.Microsecond).Round(time.Second))
+	}
+	return fmt.Errorf("another process migrates: %s; waiting until it has ended", who)
+}
+
+// Loss is what a migration down takes away.
+type Loss struct {
+	What string `json:"what"`
+	N    int64  `json:"n"`
+}
+
+// LossLimit is how far losses are counted: a count of ten million rows is as good a warning when it is cut.
+const LossLimit = 100_000
+
+// Losses counts what going down from version from to version to takes away, each up to LossLimit + 1.
+func (o Operator) Losses(ctx context.Context, from, to int64) (out []Loss, err error) {
+	const most = LossLimit + 1
+	add := func(what string, n int64) {
+		if n > 0 {
+			out = append(out, Loss{what, n})
+		}
+	}
+	takes := func(version int64) bool { return to < version && version <= from }
+	if takes(1) {
+		r, err := o.q().LossOfInit(ctx, most)
+		if err != nil {
+			return nil, explain(err)
+		}
+		add("jobs that wait or run", r.Jobs)
+		add("dead jobs", r.Dead)
+		add("results and keys in use", r.Results)
+		add("attempts on record", r.Attempts)
+		add("rows of what happened by minute", r.Samples)
+	}
+	if takes(2) {
+		n, err := o.q().LossOfSchedules(ctx, most)
+		if err != nil {
+			return nil, explain(err)
+		}
+		add("schedules, with when they ticked last", n)
+	}
+	if takes(3) {
+		r, err := o.q().LossOfRuntime(ctx, most)
+		if err != nil {
+			return nil, explain(err)
+		}
+		add("archived jobs", r.Archived)
+		add("requests to cancel a running job", r.Cancels)
+		add("marks of jobs owned by lock that run", r.Starts)
+		add("decisions about queues (pauses, weights, slots)", r.Queues)
+	}
+	return out, nil
+}
+
+// LiveWorkers names the live workers, as host and pid. On a schema without the table, there are none.
+func (o Operator) LiveWorkers(ctx context.Context) ([]string, error) {
+	rows, err := o.q().LiveWorkers(ctx)
+	out := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = fmt.Sprintf("%s/%d", r.Host, r.Pid)
+	}
+	return out, explain(err)
 }
 
 // migrateConns: one for the lock, and what goose takes.

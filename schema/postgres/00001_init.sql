@@ -167,6 +167,7 @@ CREATE TABLE jobgen.looks (
 );
 
 -- +goose Down
+SET LOCAL lock_timeout = '2s';
 -- The schema itself stays: goose's own table is in it.
 DROP TABLE jobgen.looks, jobgen.samples, jobgen.job_attempt, jobgen.job_result, jobgen.wake, jobgen.workers, jobgen.claims, jobgen.jobs;
 DROP SEQUENCE jobgen.fence, jobgen.job_id;

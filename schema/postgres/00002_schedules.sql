@@ -13,4 +13,5 @@ CREATE TABLE jobgen.schedules (
 );
 
 -- +goose Down
+SET LOCAL lock_timeout = '2s';
 DROP TABLE jobgen.schedules;

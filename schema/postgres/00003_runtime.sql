@@ -81,6 +81,7 @@ CREATE TABLE jobgen.compatibility (
 INSERT INTO jobgen.compatibility (version, oldest) VALUES (3, 2);
 
 -- +goose Down
+SET LOCAL lock_timeout = '2s';
 DROP TABLE jobgen.compatibility, jobgen.queues, jobgen.job_start, jobgen.job_cancel, jobgen.job_archive;
 DELETE FROM jobgen.job_attempt WHERE outcome NOT IN ('failed', 'crashed');
 ALTER TABLE jobgen.job_attempt

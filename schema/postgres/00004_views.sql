@@ -128,6 +128,7 @@ $$;
 INSERT INTO jobgen.compatibility (version, oldest) VALUES (4, 2);
 
 -- +goose Down
+SET LOCAL lock_timeout = '2s';
 DROP FUNCTION jobgen.history(bigint);
 DROP VIEW jobgen.minutes, jobgen.fleet, jobgen.running, jobgen.dead, jobgen.overview;
 DELETE FROM jobgen.compatibility WHERE version = 4;

@@ -1,0 +1,1 @@
+DELETE FROM jobgen.schema_version WHERE version_id = :version;
