@@ -362,4 +362,3 @@ func (q *queue) role(grants string) (url string) {
 	q.exec(fmt.Sprintf(grants, name))
 	return with(q.url(), "user="+name)
 }
-
