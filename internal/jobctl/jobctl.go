@@ -126,6 +126,7 @@ record of it then is its result, if its kind has a result or a key, and the
 attempts that failed before. A cancelled one is on record for 30 days.`)
 	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel())
 	root.AddCommand(migrate, jobs, c.queues())
+	root.AddCommand(c.exporter())
 	return root
 }
 

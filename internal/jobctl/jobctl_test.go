@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -34,7 +36,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) == "" {
 		os.Exit(m.Run())
 	}
-	os.Exit(jobctl.Main(context.Background(), os.Args[1:], jobctl.Env{
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // as cmd/jobctl does
+	os.Exit(jobctl.Main(ctx, os.Args[1:], jobctl.Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Zone: time.UTC,
 	}))
 }
