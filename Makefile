@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-versions test-plans test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
+.PHONY: help demo test race test-versions test-plans test-metrics test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,10 @@ test-versions: ## the tests that talk to Postgres, on each major version (VERSIO
 
 test-plans: ## the plan tests with a million jobs (ROWS), minutes
 	@JOBGEN_PLAN_ROWS=$(or $(ROWS),1000000) $(WITH) -- $(GO) test -timeout 30m -run 'TestG11Hot' $(TESTFLAGS) ./internal/postgres
+
+test-metrics: ## the alert rules and the dashboard on a real Prometheus, which it installs if there is none: a minute
+	@command -v prometheus >/dev/null || scripts/apt-install prometheus
+	@$(WITH) -- $(GO) test -tags prometheus -run 'EachAlert|Promtool|ForNothing' $(TESTFLAGS) ./internal/exporter
 
 test-docker: ## Postgres in a container: on the engine that runs, else on one started for it
 	@scripts/test-docker
