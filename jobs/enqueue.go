@@ -135,11 +135,11 @@ func store[P, R any](ctx context.Context, db DB, limit int, s *Spec[P, R], paylo
 		elements[i].Payload = b
 		switch {
 		case o.key != nil:
-			elements[i].Key = storedKey(*o.key)
+			elements[i].Key = storable.Key(*o.key)
 		case s.Key != nil:
 			var k KeyBuilder
 			s.Key(&k, p)
-			elements[i].Key = storedKey(string(k.b))
+			elements[i].Key = storable.Key(string(k.b))
 		}
 		if s.Key != nil && elements[i].Key == "" {
 			return nil, invalid(s.Kind, field(), "gives an empty key; the kind's Key function must write at least one field")

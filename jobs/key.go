@@ -1,16 +1,10 @@
 package jobs
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
-
-// maxKey is the longest key stored as it is, in bytes; a longer one is stored as its SHA-256.
-const maxKey = 200
 
 // KeyBuilder builds an idempotency key out of fields. Each field is written with its type and length, so that no two lists
 // of values give the same key, and nothing depends on a time zone, a locale or the order of JSON fields. The zero value
@@ -40,17 +34,4 @@ func (k *KeyBuilder) Bytes(b []byte) *KeyBuilder  { return k.field('x', hex.Enco
 // Time writes the instant, whatever zone t is in.
 func (k *KeyBuilder) Time(t time.Time) *KeyBuilder {
 	return k.field('t', t.UTC().Format(time.RFC3339Nano))
-}
-
-// hashed begins the stored form of a key that cannot be stored as it is.
-const hashed = "sha256:"
-
-// storedKey is the key as it stands in the database: itself, or its hash if it is too long, not storable as text, or could
-// be taken for the hash of another.
-func storedKey(key string) string {
-	if len(key) <= maxKey && utf8.ValidString(key) && !strings.ContainsRune(key, 0) && !strings.HasPrefix(key, hashed) {
-		return key
-	}
-	sum := sha256.Sum256([]byte(key))
-	return hashed + hex.EncodeToString(sum[:])
 }

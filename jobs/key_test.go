@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jobgen-go/jobgen/internal/storable"
 )
 
 // Rows with a key's stored form outlive deployments.
@@ -39,7 +41,7 @@ func TestG6TheStoredFormOfAKeyNeverChanges(t *testing.T) {
 		"a\xffb":                 "sha256:01ce0241d2a0e71a4fecd5a8d71157fe2787197732fc15d889cbcf36c38e3c68",
 		"sha256:x":               "sha256:fe8eb9ab9836bcf963c044b6f84eb71c089db399876f45e72a6c21b488da26c4",
 	} {
-		if got := storedKey(key); got != want {
+		if got := storable.Key(key); got != want {
 			t.Errorf("%.20q is stored as %q, want %q", key, got, want)
 		}
 	}
@@ -99,7 +101,7 @@ func TestG6DifferentFieldsNeverGiveTheSameKey(t *testing.T) {
 		for _, m := range []struct {
 			of  map[string]string
 			key string
-		}{{seen, string(k.b)}, {stored, storedKey(string(k.b))}} {
+		}{{seen, string(k.b)}, {stored, storable.Key(string(k.b))}} {
 			if was, is := m.of[m.key]; is && was != identity.String() {
 				t.Fatalf("%s and %s both give %q", was, identity.String(), m.key)
 			}
@@ -130,8 +132,8 @@ func FuzzG6AStoredKeyFitsAndIsStorable(f *testing.F) {
 	f.Add(strings.Repeat("é", 100), "\x00")
 	f.Add("sha256:00", "\xff")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		x, y := storedKey(a), storedKey(b)
-		if len(x) > maxKey || strings.ToValidUTF8(x, "") != x || strings.Contains(x, "\x00") {
+		x, y := storable.Key(a), storable.Key(b)
+		if len(x) > storable.MaxKey || strings.ToValidUTF8(x, "") != x || strings.Contains(x, "\x00") {
 			t.Errorf("%q is stored as %q", a, x)
 		}
 		if (a == b) != (x == y) {

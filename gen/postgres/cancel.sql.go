@@ -81,6 +81,7 @@ const cancel = `-- name: Cancel :many
 WITH found AS MATERIALIZED (
   SELECT j.id, j.status FROM jobgen.jobs j
   WHERE j.id = ANY($1::bigint[]) AND (cardinality($2::text[]) = 0 OR j.kind = ANY($2::text[]))
+    AND (cardinality($3::text[]) = 0 OR j.status = ANY($3::text[]))
     AND j.id IS DISTINCT FROM nullif(current_setting('jobgen.job', true), '')::bigint
   FOR UPDATE SKIP LOCKED
 ), ended AS (
@@ -93,14 +94,14 @@ WITH found AS MATERIALIZED (
 ), archived AS (
   INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, expires_at)
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, ended.attempt, ended.crashes, ended.payload, ended.headers,
-         nullif($3::text, ''), ended.created_at, clock_timestamp() + $4::bigint * interval '1 microsecond'
+         nullif($4::text, ''), ended.created_at, clock_timestamp() + $5::bigint * interval '1 microsecond'
   FROM ended
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
-  SELECT ended.id, ended.attempt, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'cancelled', $3::text FROM ended
+  SELECT ended.id, ended.attempt, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'cancelled', $4::text FROM ended
 ), asked AS (
   UPDATE jobgen.jobs j
-  SET cancel_reason = coalesce(j.cancel_reason, $3::text)
+  SET cancel_reason = coalesce(j.cancel_reason, $4::text)
   WHERE j.id = ANY(ARRAY(SELECT found.id FROM found WHERE found.status = 'running'))
   RETURNING j.id, j.worker_id
 ), owned AS MATERIALIZED (
@@ -109,10 +110,11 @@ WITH found AS MATERIALIZED (
     SELECT s.worker_id FROM jobgen.job_start s WHERE s.job_id = j.id ORDER BY s.started_at DESC LIMIT 1
   ) l
   WHERE j.id = ANY($1::bigint[]) AND NOT j.id = ANY(ARRAY(SELECT found.id FROM found))
+    AND (cardinality($3::text[]) = 0 OR 'running' = ANY($3::text[]))
     AND (cardinality($2::text[]) = 0 OR j.kind = ANY($2::text[]))
 ), told AS (
   INSERT INTO jobgen.job_cancel AS c (job_id, worker_id, reason)
-  SELECT t.id, t.worker_id, $3::text FROM (SELECT id, worker_id FROM asked UNION ALL SELECT id, worker_id FROM owned) t ORDER BY t.id
+  SELECT t.id, t.worker_id, $4::text FROM (SELECT id, worker_id FROM asked UNION ALL SELECT id, worker_id FROM owned) t ORDER BY t.id
   ON CONFLICT (job_id) DO UPDATE SET worker_id = EXCLUDED.worker_id
   RETURNING c.worker_id
 ), notified AS MATERIALIZED (
@@ -127,10 +129,11 @@ WHERE j.id = ANY($1::bigint[]) AND (cardinality($2::text[]) = 0 OR j.kind = ANY(
 `
 
 type CancelParams struct {
-	Ids    []int64
-	Kinds  []string
-	Reason string
-	KeepUs int64
+	Ids      []int64
+	Kinds    []string
+	Statuses []string
+	Reason   string
+	KeepUs   int64
 }
 
 type CancelRow struct {
@@ -150,6 +153,7 @@ func (q *Queries) Cancel(ctx context.Context, arg CancelParams) ([]CancelRow, er
 	rows, err := q.db.Query(ctx, cancel,
 		arg.Ids,
 		arg.Kinds,
+		arg.Statuses,
 		arg.Reason,
 		arg.KeepUs,
 	)

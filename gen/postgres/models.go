@@ -73,6 +73,7 @@ type JobgenJob struct {
 	Deadline     *time.Time
 	Snoozes      *int32
 	CancelReason *string
+	Xmin         pgtype.Uint32
 }
 
 type JobgenJobArchive struct {

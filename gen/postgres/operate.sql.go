@@ -43,32 +43,6 @@ func (q *Queries) AppliedMigrations(ctx context.Context) ([]AppliedMigrationsRow
 	return items, nil
 }
 
-const countDead = `-- name: CountDead :one
-SELECT count(*) AS n, coalesce(max(id), 0)::bigint AS newest_id,
-       coalesce(min(created_at), clock_timestamp())::timestamptz AS oldest, clock_timestamp()::timestamptz AS db_now
-FROM jobgen.jobs WHERE dead AND kind = $1
-`
-
-type CountDeadRow struct {
-	N        int64
-	NewestID int64
-	Oldest   time.Time
-	DbNow    time.Time
-}
-
-// CountDead tells what RequeueKind would take. Served by jobs_dead.
-func (q *Queries) CountDead(ctx context.Context, kind string) (CountDeadRow, error) {
-	row := q.db.QueryRow(ctx, countDead, kind)
-	var i CountDeadRow
-	err := row.Scan(
-		&i.N,
-		&i.NewestID,
-		&i.Oldest,
-		&i.DbNow,
-	)
-	return i, err
-}
-
 const deadKinds = `-- name: DeadKinds :many
 WITH RECURSIVE kinds AS (
   (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
@@ -100,6 +74,178 @@ func (q *Queries) DeadKinds(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
+const deleteJobs = `-- name: DeleteJobs :many
+WITH found AS MATERIALIZED (
+  SELECT j.id, j.attempt FROM jobgen.jobs j
+  WHERE j.id = ANY($1::bigint[]) AND j.status = ANY($2::text[]) AND j.status IN ('queued', 'dead')
+  FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM jobgen.jobs j WHERE j.id = ANY(ARRAY(SELECT found.id FROM found)) RETURNING j.id
+), freed AS (
+  DELETE FROM jobgen.job_result r
+  WHERE r.job_id = ANY(ARRAY(SELECT found.id FROM found)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+), forgotten AS (
+  DELETE FROM jobgen.job_attempt a WHERE a.job_id = ANY(ARRAY(SELECT found.id FROM found))
+), unstarted AS (
+  DELETE FROM jobgen.job_start s WHERE s.job_id = ANY(ARRAY(SELECT found.id FROM found))
+), unasked AS (
+  DELETE FROM jobgen.job_cancel c WHERE c.job_id = ANY(ARRAY(SELECT found.id FROM found))
+), noted AS (
+  INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
+  SELECT found.id, found.attempt, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'deleted',
+         concat_ws(': ', 'by database user ' || session_user, nullif($3::text, ''))
+  FROM found
+)
+SELECT gone.id FROM gone
+`
+
+type DeleteJobsParams struct {
+	Ids      []int64
+	Statuses []string
+	Reason   string
+}
+
+// DeleteJobs removes jobs for good, if they are as @statuses says (queued, dead): their keys are free, and what is on record of them goes. What stays
+// is who did it, as an attempt. Rows that somebody else has locked are skipped: so is a job owned by lock that runs. Served by the
+// primary keys and the indexes by job.
+func (q *Queries) DeleteJobs(ctx context.Context, arg DeleteJobsParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, deleteJobs, arg.Ids, arg.Statuses, arg.Reason)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const editJob = `-- name: EditJob :many
+WITH found AS MATERIALIZED (
+  SELECT j.id FROM jobgen.jobs j
+  WHERE j.id = $1 AND j.status IN ('queued', 'dead') AND j.xmin::text = $2::text
+  FOR UPDATE SKIP LOCKED
+), edited AS (
+  UPDATE jobgen.jobs j
+  SET payload = coalesce(($3::text)::jsonb, j.payload), queue = coalesce($4, j.queue),
+      priority = coalesce($5, j.priority), max_attempts = coalesce($6, j.max_attempts),
+      deadline = CASE WHEN $7::bool THEN NULL ELSE coalesce($8::timestamptz, clock_timestamp() + $9::bigint * interval '1 microsecond', j.deadline) END,
+      run_at = CASE
+        WHEN coalesce($10::timestamptz, clock_timestamp() + $11::bigint * interval '1 microsecond') IS NOT NULL
+        THEN greatest(coalesce($10::timestamptz, clock_timestamp() + $11::bigint * interval '1 microsecond'), clock_timestamp())
+        WHEN j.status = 'queued' AND (coalesce($4, j.queue) <> j.queue OR coalesce($5, j.priority) <> j.priority)
+        THEN greatest(j.run_at, clock_timestamp())
+        ELSE j.run_at END
+  WHERE j.id = ANY(ARRAY(SELECT found.id FROM found))
+  RETURNING j.id, j.queue, j.status
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || w.worker_id::text, '')
+  FROM jobgen.wake w WHERE w.queue IN (SELECT edited.queue FROM edited WHERE edited.status = 'queued')
+)
+SELECT edited.id FROM edited WHERE (SELECT count(*) FROM woken) >= 0
+`
+
+type EditJobParams struct {
+	ID          int64
+	Seen        string
+	Payload     *string
+	Queue       *string
+	Priority    *int16
+	MaxAttempts *int32
+	NoDeadline  bool
+	Deadline    *time.Time
+	WithinUs    *int64
+	At          *time.Time
+	DelayUs     *int64
+}
+
+// EditJob changes a job that waits or is dead, if it is as it was seen. Null leaves as it is. No row: it has changed, or somebody has it locked.
+// run_at is never put to the left of a worker's mark: another time is now at the earliest, and in another range (queue, priority) a job has no place to
+// keep. One that keeps its range keeps its place. (While it is locked here a claim may pass it by; a sweep finds it.) Wakes idle workers of its queue.
+func (q *Queries) EditJob(ctx context.Context, arg EditJobParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, editJob,
+		arg.ID,
+		arg.Seen,
+		arg.Payload,
+		arg.Queue,
+		arg.Priority,
+		arg.MaxAttempts,
+		arg.NoDeadline,
+		arg.Deadline,
+		arg.WithinUs,
+		arg.At,
+		arg.DelayUs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const editableJob = `-- name: EditableJob :one
+SELECT j.id, j.status, j.kind, j.key, j.queue, j.priority, j.run_at, j.attempt, j.max_attempts, j.deadline, j.payload, j.xmin::text AS seen,
+       clock_timestamp()::timestamptz AS db_now
+FROM jobgen.jobs j WHERE j.id = $1
+`
+
+type EditableJobRow struct {
+	ID          int64
+	Status      string
+	Kind        string
+	Key         *string
+	Queue       string
+	Priority    int16
+	RunAt       time.Time
+	Attempt     int32
+	MaxAttempts int32
+	Deadline    *time.Time
+	Payload     []byte
+	Seen        string
+	DbNow       time.Time
+}
+
+// EditableJob is what EditJob changes, with the row's version as it was seen.
+func (q *Queries) EditableJob(ctx context.Context, id int64) (EditableJobRow, error) {
+	row := q.db.QueryRow(ctx, editableJob, id)
+	var i EditableJobRow
+	err := row.Scan(
+		&i.ID,
+		&i.Status,
+		&i.Kind,
+		&i.Key,
+		&i.Queue,
+		&i.Priority,
+		&i.RunAt,
+		&i.Attempt,
+		&i.MaxAttempts,
+		&i.Deadline,
+		&i.Payload,
+		&i.Seen,
+		&i.DbNow,
+	)
+	return i, err
+}
+
 const handledKinds = `-- name: HandledKinds :many
 SELECT DISTINCT unnest(w.kinds)::text AS kind FROM jobgen.workers w ORDER BY 1
 `
@@ -125,85 +271,46 @@ func (q *Queries) HandledKinds(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
-const listDead = `-- name: ListDead :many
-WITH RECURSIVE kinds AS (
-  (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
-  UNION ALL
-  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
-  FROM kinds k WHERE k.kind IS NOT NULL
-)
-SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
-       j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
-FROM kinds k CROSS JOIN LATERAL (
-  SELECT id, run_at, created_at, claimed_at, fence, worker_id, version, attempt, max_attempts, crashes, priority, status, dead, queue, kind, key, payload, headers, last_error, deadline, snoozes, cancel_reason FROM jobgen.jobs d
-  WHERE d.dead AND d.kind = k.kind AND d.id < $1::bigint
-    AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
-  ORDER BY d.id DESC
-  LIMIT $3
-) j
-WHERE cardinality($4::text[]) = 0 OR k.kind = ANY($4::text[])
-ORDER BY j.id DESC
-LIMIT $3
+const keyHolders = `-- name: KeyHolders :many
+SELECT j.id, r.key, r.job_id AS holder, coalesce(o.status, '')::text AS status, r.finished_at, r.expires_at,
+       coalesce(r.expires_at <= clock_timestamp(), false)::bool AS expired
+FROM jobgen.jobs j CROSS JOIN LATERAL (
+  SELECT a.key, a.job_id, a.finished_at, a.expires_at FROM jobgen.job_result a WHERE a.kind = j.kind AND a.key = j.key OFFSET 0
+) r LEFT JOIN LATERAL (
+  SELECT h.status FROM jobgen.jobs h WHERE h.id = r.job_id OFFSET 0
+) o ON true
+WHERE j.id = ANY($1::bigint[]) AND j.key IS NOT NULL AND (r.job_id <> j.id OR r.finished_at IS NOT NULL)
+ORDER BY j.id
 `
 
-type ListDeadParams struct {
-	Before int64
-	Queues []string
-	N      int32
-	Kinds  []string
+type KeyHoldersRow struct {
+	ID         int64
+	Key        string
+	Holder     int64
+	Status     string
+	FinishedAt *time.Time
+	ExpiresAt  *time.Time
+	Expired    bool
 }
 
-type ListDeadRow struct {
-	ID          int64
-	Status      string
-	Queue       string
-	Kind        string
-	Version     int32
-	Key         *string
-	Priority    int16
-	Attempt     int32
-	MaxAttempts int32
-	Crashes     int32
-	RunAt       time.Time
-	CreatedAt   time.Time
-	ClaimedAt   *time.Time
-	WorkerID    *uuid.UUID
-	LastError   string
-}
-
-// ListDead is ListJobs for dead jobs only: what is asked for in an incident, over a long queue. For each kind that has
-// dead jobs it walks jobs_dead from the newest id down, n rows at most. (ListJobs walks the primary key, past all that is
-// queued: 320 ms on a million jobs, 1 s when it also names a kind; this takes 13 ms, jobctl's start included.)
-func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]ListDeadRow, error) {
-	rows, err := q.db.Query(ctx, listDead,
-		arg.Before,
-		arg.Queues,
-		arg.N,
-		arg.Kinds,
-	)
+// KeyHolders tells who has the keys of jobs, of those whose key is not simply their own.
+func (q *Queries) KeyHolders(ctx context.Context, ids []int64) ([]KeyHoldersRow, error) {
+	rows, err := q.db.Query(ctx, keyHolders, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ListDeadRow
+	var items []KeyHoldersRow
 	for rows.Next() {
-		var i ListDeadRow
+		var i KeyHoldersRow
 		if err := rows.Scan(
 			&i.ID,
-			&i.Status,
-			&i.Queue,
-			&i.Kind,
-			&i.Version,
 			&i.Key,
-			&i.Priority,
-			&i.Attempt,
-			&i.MaxAttempts,
-			&i.Crashes,
-			&i.RunAt,
-			&i.CreatedAt,
-			&i.ClaimedAt,
-			&i.WorkerID,
-			&i.LastError,
+			&i.Holder,
+			&i.Status,
+			&i.FinishedAt,
+			&i.ExpiresAt,
+			&i.Expired,
 		); err != nil {
 			return nil, err
 		}
@@ -216,26 +323,20 @@ func (q *Queries) ListDead(ctx context.Context, arg ListDeadParams) ([]ListDeadR
 }
 
 const listJobs = `-- name: ListJobs :many
-SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at, worker_id,
-       coalesce(left(last_error, 300), '')::text AS last_error
-FROM jobgen.jobs
-WHERE (cardinality($1::text[]) = 0 OR status = ANY($1::text[]))
-  AND (cardinality($2::text[]) = 0 OR kind = ANY($2::text[]))
-  AND (cardinality($3::text[]) = 0 OR queue = ANY($3::text[]))
-  AND (cardinality($4::bigint[]) = 0 OR id = ANY($4::bigint[]))
-  AND id < $5::bigint
-ORDER BY id DESC
-LIMIT $6
+SELECT j.id, (CASE WHEN s.worker_id IS NULL THEN j.status ELSE 'running' END)::text AS status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt,
+       j.max_attempts, j.crashes, j.run_at, j.created_at, coalesce(s.started_at, j.claimed_at, 'epoch')::timestamptz AS claimed_at,
+       coalesce(s.worker_id, j.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
+       coalesce(left(j.last_error, 300), '')::text AS last_error
+FROM jobgen.jobs j LEFT JOIN LATERAL (
+  SELECT o.worker_id, o.started_at
+  FROM jobgen.job_start o JOIN jobgen.workers w ON w.id = o.worker_id
+  WHERE o.job_id = j.id AND j.status = 'queued' AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+  ORDER BY o.started_at DESC
+  LIMIT 1
+) s ON true
+WHERE j.id = ANY($1::bigint[])
+ORDER BY j.id DESC
 `
-
-type ListJobsParams struct {
-	Statuses []string
-	Kinds    []string
-	Queues   []string
-	Ids      []int64
-	Before   int64
-	N        int32
-}
 
 type ListJobsRow struct {
 	ID          int64
@@ -250,21 +351,14 @@ type ListJobsRow struct {
 	Crashes     int32
 	RunAt       time.Time
 	CreatedAt   time.Time
-	ClaimedAt   *time.Time
-	WorkerID    *uuid.UUID
+	ClaimedAt   time.Time
+	WorkerID    uuid.UUID
 	LastError   string
 }
 
-// ListJobs reads jobs from the newest id down. Empty filters mean all.
-func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]ListJobsRow, error) {
-	rows, err := q.db.Query(ctx, listJobs,
-		arg.Statuses,
-		arg.Kinds,
-		arg.Queues,
-		arg.Ids,
-		arg.Before,
-		arg.N,
-	)
+// ListJobs reads jobs by their ids, newest first. A job owned by lock is running if the worker that has marked its start lives.
+func (q *Queries) ListJobs(ctx context.Context, ids []int64) ([]ListJobsRow, error) {
+	rows, err := q.db.Query(ctx, listJobs, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -310,108 +404,73 @@ func (q *Queries) Now(ctx context.Context) (time.Time, error) {
 	return db_now, err
 }
 
-const requeueDead = `-- name: RequeueDead :many
-WITH requeued AS (
+const requeueJobs = `-- name: RequeueJobs :many
+WITH found AS MATERIALIZED (
+  SELECT j.id, j.kind, j.key FROM jobgen.jobs j
+  WHERE j.id = ANY($1::bigint[]) AND j.dead
+  FOR UPDATE SKIP LOCKED
+), keyed AS MATERIALIZED (
+  SELECT f.id, f.kind, f.key, (r.job_id = f.id AND r.finished_at IS NULL) AS own,
+         (r.job_id IS NULL OR r.expires_at <= clock_timestamp()
+          OR r.finished_at IS NULL AND NOT EXISTS (SELECT FROM jobgen.jobs o WHERE o.id = r.job_id OFFSET 0)) AS free
+  FROM found f LEFT JOIN LATERAL (
+    SELECT a.job_id, a.finished_at, a.expires_at FROM jobgen.job_result a WHERE a.kind = f.kind AND a.key = f.key OFFSET 0
+  ) r ON true
+  WHERE f.key IS NOT NULL
+), taken AS (
+  INSERT INTO jobgen.job_result AS r (kind, key, job_id)
+  SELECT DISTINCT ON (k.kind, k.key) k.kind, k.key, k.id FROM keyed k WHERE k.free ORDER BY k.kind, k.key, k.id DESC
+  ON CONFLICT (kind, key) DO UPDATE
+  SET job_id = EXCLUDED.job_id, finished_at = NULL, expires_at = NULL, result = NULL
+  WHERE r.expires_at <= clock_timestamp() OR r.finished_at IS NULL AND NOT EXISTS (SELECT FROM jobgen.jobs o WHERE o.id = r.job_id)
+  RETURNING r.job_id
+), requeued AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
+  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL,
+      run_at = clock_timestamp() + ($2::bigint + $3::bigint * random()) * interval '1 microsecond'
   WHERE id = ANY(ARRAY(
-    SELECT d.id FROM jobgen.jobs d
-    WHERE d.dead AND (cardinality($1::text[]) = 0 OR d.kind = ANY($1::text[]))
-      AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
-      AND (cardinality($3::bigint[]) = 0 OR d.id = ANY($3::bigint[]))
-    ORDER BY d.kind, d.id
-    LIMIT $4
-    FOR UPDATE SKIP LOCKED
+    SELECT found.id FROM found WHERE found.key IS NULL
+    UNION ALL SELECT keyed.id FROM keyed WHERE keyed.own
+    UNION ALL SELECT taken.job_id FROM taken
   ))
   RETURNING id, queue
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
   FROM jobgen.wake w WHERE w.queue IN (SELECT requeued.queue FROM requeued)
 )
-SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0
+SELECT found.id, (found.id IN (SELECT requeued.id FROM requeued))::bool AS requeued
+FROM found WHERE (SELECT count(*) FROM woken) >= 0
 `
 
-type RequeueDeadParams struct {
-	Kinds  []string
-	Queues []string
-	Ids    []int64
-	N      int32
+type RequeueJobsParams struct {
+	Ids      []int64
+	DelayUs  int64
+	SpreadUs int64
 }
 
-// RequeueDead gives dead jobs a fresh start, at most n, in id order. Rows that somebody else has locked are skipped. The
-// arbiter row of a key still names its dead job, so a requeue can meet no conflict. Served by jobs_dead.
-func (q *Queries) RequeueDead(ctx context.Context, arg RequeueDeadParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, requeueDead,
-		arg.Kinds,
-		arg.Queues,
-		arg.Ids,
-		arg.N,
-	)
+type RequeueJobsRow struct {
+	ID       int64
+	Requeued bool
+}
+
+// RequeueJobs gives dead jobs a fresh start, due @delay_us from now and spread over @spread_us: to the right of every mark. Rows that somebody else has
+// locked are skipped, and what is not dead is left alone. A key is asked of its arbiter: as a rule it still names the dead job. If it
+// names another that has not ended, or a result that has not expired, the job stays dead, and requeued is false: Claim would
+// drop it. If it names nobody's (there is no row, its result has expired, its job is gone), it is this job's again; of two in one call, the newer one's.
+// Locks jobs first, then arbiters in the order of their keys. Served by the primary keys.
+func (q *Queries) RequeueJobs(ctx context.Context, arg RequeueJobsParams) ([]RequeueJobsRow, error) {
+	rows, err := q.db.Query(ctx, requeueJobs, arg.Ids, arg.DelayUs, arg.SpreadUs)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []RequeueJobsRow
 	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
+		var i RequeueJobsRow
+		if err := rows.Scan(&i.ID, &i.Requeued); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const requeueKind = `-- name: RequeueKind :many
-WITH requeued AS (
-  UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
-  WHERE id = ANY(ARRAY(
-    SELECT d.id FROM jobgen.jobs d
-    WHERE d.dead AND d.kind = $1 AND d.id > $2::bigint AND d.id <= $3::bigint
-    ORDER BY d.id
-    LIMIT $4
-    FOR UPDATE SKIP LOCKED
-  ))
-  RETURNING id, queue
-), woken AS MATERIALIZED (
-  SELECT pg_notify('jobgen_' || w.worker_id::text, '')
-  FROM jobgen.wake w WHERE w.queue IN (SELECT requeued.queue FROM requeued)
-)
-SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0
-`
-
-type RequeueKindParams struct {
-	Kind  string
-	After int64
-	Upto  int64
-	N     int32
-}
-
-// RequeueKind is RequeueDead for the next n dead jobs of a kind above @after, up to @upto. A run that goes on from the
-// last id it got takes each job once: one that dies again meanwhile is behind it, and the run ends. An index range of
-// jobs_dead under any plan, so that the entries of what is requeued already are not walked again.
-func (q *Queries) RequeueKind(ctx context.Context, arg RequeueKindParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, requeueKind,
-		arg.Kind,
-		arg.After,
-		arg.Upto,
-		arg.N,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

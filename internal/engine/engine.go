@@ -439,8 +439,9 @@ type Job struct {
 	Attempt     int               `json:"attempt"`
 	MaxAttempts int               `json:"max_attempts"`
 	Crashes     int               `json:"crashes"`
-	RunAt       time.Time         `json:"run_at"`
+	RunAt       time.Time         `json:"run_at,omitzero"`
 	CreatedAt   time.Time         `json:"created_at"`
+	FinishedAt  *time.Time        `json:"finished_at,omitempty"` // it has left the queue
 	ClaimedAt   *time.Time        `json:"claimed_at,omitempty"`
 	WorkerID    *uuid.UUID        `json:"worker_id,omitempty"`
 	LastError   string            `json:"last_error,omitempty"`
@@ -490,8 +491,21 @@ type Attempt struct {
 	Error     string    `json:"error"`
 }
 
-// Filter selects jobs; what is empty selects all.
+// Filter selects jobs; what is empty selects all. Statuses may be ready and scheduled too, which together are queued, and, where
+// those that have left the queue are looked at, cancelled and succeeded.
 type Filter struct {
-	Statuses, Kinds, Queues []string
-	IDs                     []int64
+	Statuses, Kinds, Queues     []string
+	IDs                         []int64
+	Key                         string // as it is stored
+	CreatedBefore, CreatedAfter *time.Time
+	DueBefore                   *time.Time // only queued ones
+	Error                       string     // a part of the last error, in whatever case; of a job that has left the queue, of the reason
+	Payload                     []Want
+}
+
+// Want is what a payload must have at a path: this text, or an equal of this JSON.
+type Want struct {
+	Path []string        `json:"path"`
+	Text string          `json:"text"`
+	JSON json.RawMessage `json:"json,omitempty"`
 }

@@ -24,36 +24,51 @@ type cancelled struct {
 
 func (c *cli) jobsCancel() *cobra.Command {
 	var reason string
+	a := &action{verb: "cancel", past: "cancelled", statuses: func() []string { return nil }}
 	cmd := &cobra.Command{
-		Use:   "cancel ID…",
+		Use:   "cancel (ID… | filters)",
 		Short: "End jobs that wait, run or are dead",
 		Long: `Cancel ends jobs. One that waits or is dead leaves the queue at once; it stays on
 record as cancelled for 30 days, and its key is free again. Of one that runs, the
 worker is asked: it cancels the handler's context within seconds, and the job ends
 cancelled unless the handler succeeds all the same; it is not started again.
 
-Each id is by itself: what was done is printed, and if a job had finished, was
-cancelled before or is unknown, the exit status is 1.`,
+Of ids, each is by itself: what was done is printed, and if a job had finished, was
+cancelled before or is unknown, the exit status is 1.
+` + selectionHelp + fmt.Sprintf(bulkHelp, bulkChunk),
 		Example: `  jobctl jobs cancel 4711 4712 --reason "customer left"
-  jobctl jobs list --kind mail.send --json |
-    jq '.jobs[].id' | xargs jobctl jobs cancel`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("name the jobs to cancel by their ids")
+  jobctl jobs cancel --kind mail.send --payload customer.id=17 --dry-run
+  jobctl jobs cancel --queue reports --status queued --older 1d --yes`,
+		Args:              func(_ *cobra.Command, args []string) error { return a.check(c, args) },
+		ValidArgsFunction: c.completeIDs(),
+		RunE: c.operate(func(ctx context.Context, op postgres.Operator, _ []string) error {
+			why := storable.Text(reason, maxReason)
+			if ids := a.sel.filter.IDs; len(ids) > 0 && !a.dryRun {
+				return c.cancelIDs(ctx, op, ids, why)
 			}
-			return checkIDs(args, 0)
-		},
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: c.operate(func(ctx context.Context, op postgres.Operator, args []string) error {
-			ids, err := parseIDs(args)
-			if err != nil {
-				return err
+			only := rowStatuses(a.sel.filter.Statuses)
+			a.chunk = func(ctx context.Context, op postgres.Operator, ids []int64) (got changed, err error) {
+				got.done, got.asked, err = op.CancelMany(ctx, ids, only, why)
+				return got, err
 			}
-			return c.cancelIDs(ctx, op, ids, storable.Text(reason, maxReason))
+			return c.act(ctx, op, a)
 		}),
 	}
+	a.refusal = notCancelled
+	a.flags(c, cmd, statuses)
 	cmd.Flags().StringVar(&reason, "reason", "", "why; it is kept with the job")
 	return cmd
+}
+
+// notCancelled says, in a dry run, why a job would not be cancelled.
+func notCancelled(r refused) string {
+	switch r.Status {
+	case "finished", "succeeded":
+		return "has finished, " + r.when
+	case "cancelled":
+		return "is cancelled, " + r.when
+	}
+	return "is unknown: nothing is on record"
 }
 
 func (c *cli) cancelIDs(ctx context.Context, op postgres.Operator, ids []int64, reason string) error {

@@ -28,8 +28,8 @@ func TestOnAnEmptyDatabaseEachCommandSaysSoAndNothingIsMissing(t *testing.T) {
 	q.ctl("jobs", "list", "--status", "dead,running", "--kind", "k").want(1, "no jobs with status dead or running and kind k").sentence()
 	q.ctl("jobs", "show", "1").want(1, "job 1 is unknown: nothing is on record").sentence()
 	q.ctl("jobs", "requeue", "1").want(1, "job 1 is unknown: nothing is on record")
-	q.ctl("jobs", "requeue", "--kind", "k", "--yes").want(1, "no dead jobs of kind k").sentence()
-	q.ctl("jobs", "requeue", "--kind", "k", "--dry-run").want(1, "no dead jobs of kind k")
+	q.ctl("jobs", "requeue", "--kind", "k", "--yes").want(1, "no jobs that are dead with kind k").sentence()
+	q.ctl("jobs", "requeue", "--kind", "k", "--dry-run").want(1, "no jobs that are dead with kind k")
 	q.ctl("migrate", "up").want(0, "nothing to do")
 	q.ctl("migrate", "status").want(0, "00001_init.sql").golden("status.txt")
 	for _, args := range append(onJobs, onSchema...) {

@@ -100,6 +100,7 @@ type cli struct {
 	databaseURL string
 	hasURL      func() bool // --database-url was given
 	json        bool
+	progressed  bool // a line of progress stands on stderr
 }
 
 // finding ends a command that did its work and has something to say about it.
@@ -120,11 +121,11 @@ func (c *cli) root() *cobra.Command {
 	migrate := group("migrate", "Bring the schema up to date, or see whether it is",
 		"The tables are in the schema jobgen, which no other program's tables share.")
 	migrate.AddCommand(c.migrateUp(), c.migrateStatus(), c.migrateDown(), c.migrateSQL())
-	jobs := group("jobs", "See jobs, revive dead ones, cancel others",
+	jobs := group("jobs", "See jobs, revive dead ones, cancel, delete and change others",
 		`A job is queued, running or dead. A finished job has left the queue: what is on
 record of it then is its result, if its kind has a result or a key, and the
 attempts that failed before. A cancelled one is on record for 30 days.`)
-	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel())
+	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel(), c.jobsDelete())
 	root.AddCommand(migrate, jobs, c.queues())
 	root.AddCommand(c.exporter())
 	return root

@@ -196,7 +196,7 @@ func TestNothingAStrangerWroteActsOnTheTerminal(t *testing.T) {
 	env := q.env
 	env.Ask, env.Progress = true, true
 	q.exec("UPDATE jobgen.jobs SET status = 'dead', attempt = 20")
-	asked := q.ctlIn(env, "jobs", "requeue", "--kind", spec.Kind).want(1, `Requeue 1 dead job of kind mail\x1b[31m.send`)
+	asked := q.ctlIn(env, "jobs", "requeue", "--kind", spec.Kind).want(1, `Requeue 1 dead job with kind mail\x1b[31m.send`)
 	asked.out = asked.err[:strings.IndexByte(asked.err, '?')]
 	asked.clean(0)
 	q.ctl("jobs", "show", id(n)).want(0, `\x1b[2J`, `\r`, `\u202e`, `\ufffd`, `\u0085`, `\udb40\udc41`)
@@ -267,7 +267,7 @@ func TestWhatIsNotDeadIsRefusedByNameAndTheOthersGoOn(t *testing.T) {
 	if got := fmt.Sprint(v); got != "{[] [{1 finished} {4 running} {3 queued} {2 queued} {5 dead} {4711 unknown}]}" {
 		t.Errorf("got %s", got)
 	}
-	q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--yes").want(1, "requeued 2 of 3 dead jobs", "1 were not requeued")
+	q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--yes").want(1, "requeued 2 of 3 jobs", "1 not requeued: somebody else has them locked")
 }
 
 func TestARequeuedJobIsRunByAWorkerAndSucceeds(t *testing.T) {
@@ -323,14 +323,14 @@ func TestAllDeadJobsOfAKindAreRequeuedInChunks(t *testing.T) {
 	q.deadMails(3000)
 	dead := "SELECT count(*) FROM jobgen.jobs WHERE status = 'dead'"
 	q.exec("UPDATE jobgen.jobs SET created_at = clock_timestamp() - interval '3 days 4 hours 30 minutes' WHERE id = 2")
-	q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--dry-run").want(0, "would requeue 3000 dead jobs of kind mail.send (oldest: 3d4h)")
+	q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--dry-run").want(0, "would requeue 3,000 dead jobs with kind mail.send (oldest: 3d4h)")
 	if q.count(dead) != 3001 {
 		t.Error("--dry-run requeued some")
 	}
 	env := q.env
 	env.Progress = true
 	q.ctlIn(env, "jobs", "requeue", "--dead", "--kind", sendMail.Kind, "--yes").
-		want(0, "requeued 3000 of 3000 dead jobs of kind mail.send", "\r\x1b[K1000 of 3000 requeued", "\r\x1b[K2000 of 3000 requeued")
+		want(0, "requeued 3,000 of 3,000 jobs with status dead and kind mail.send", "] 1,000 of 3,000 requeued", "] 2,000 of 3,000 requeued")
 	if n := q.count("SELECT count(DISTINCT xmin::text) FROM jobgen.jobs WHERE kind = $1", sendMail.Kind); n != 3 {
 		t.Errorf("in %d transactions, want 3", n)
 	}
@@ -340,7 +340,7 @@ func TestAllDeadJobsOfAKindAreRequeuedInChunks(t *testing.T) {
 	q.deadMails(1)
 	var v map[string]any
 	o := q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--yes", "--json").want(0)
-	if o.decode(&v); fmt.Sprint(v) != "map[dead:1 kind:mail.send requeued:1]" || o.err != "" {
+	if o.decode(&v); fmt.Sprint(v) != "map[matched:1 requeued:1]" || o.err != "" {
 		t.Errorf("got %v and on stderr %q", v, o.err)
 	}
 }
@@ -352,18 +352,18 @@ func TestAnInterruptSaysHowFarItGotAndRunningItAgainGoesOn(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	env := q.env
-	stderr := &watch{text: "1000 of 2500 requeued", then: interrupt}
+	stderr := &watch{text: "1,000 of 2,500 requeued", then: interrupt}
 	env.Progress, env.Stderr = true, stderr
 	o := run(t, ctx, env, "jobs", "requeue", "--kind", sendMail.Kind, "--yes")
 	o.err = stderr.String()
 	if !strings.Contains(o.err, "requeued\r\x1b[Kjobctl: ") {
 		t.Errorf("the progress is not wiped out: %q", o.err)
 	}
-	o.want(1, "requeued 1000 of 2500", "interrupted after 1000 of 2500; running it again is safe")
+	o.want(1, "requeued 1,000 of 2,500", "interrupted after 1,000 of 2,500; running it again is safe")
 	if n := q.count("SELECT count(*) FROM jobgen.jobs WHERE status = 'dead'"); n != 1500 {
 		t.Errorf("%d are dead, want 1500", n)
 	}
-	q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--yes").want(0, "requeued 1500 of 1500")
+	q.ctl("jobs", "requeue", "--kind", sendMail.Kind, "--yes").want(0, "requeued 1,500 of 1,500")
 }
 
 func TestAJobThatDiesAgainMeanwhileIsNotRequeuedTwice(t *testing.T) {
@@ -373,8 +373,8 @@ func TestAJobThatDiesAgainMeanwhileIsNotRequeuedTwice(t *testing.T) {
 	w := q.worker()
 	env := q.env
 	env.Progress = true
-	env.Stderr = &watch{text: "1000 of 1500 requeued", then: func() { q.fail(w, 1000, true, "still no such mailbox") }}
-	run(t, t.Context(), env, "jobs", "requeue", "--kind", sendMail.Kind, "--yes").want(0, "requeued 1500 of 1500")
+	env.Stderr = &watch{text: "1,000 of 1,500 requeued", then: func() { q.fail(w, 1000, true, "still no such mailbox") }}
+	run(t, t.Context(), env, "jobs", "requeue", "--kind", sendMail.Kind, "--yes").want(0, "requeued 1,500 of 1,500")
 	if n := q.count("SELECT count(*) FROM jobgen.jobs WHERE status = 'dead'"); n != 1000 {
 		t.Errorf("%d are dead, want the 1000 that died again", n)
 	}
@@ -408,7 +408,7 @@ func TestRequeueingAKindAsksFirst(t *testing.T) {
 	}
 	q.ctl("jobs", "requeue", "--kind", sendMail.Kind).want(2, "no terminal to ask on", "--yes").sentence()
 	for _, answer := range []string{"", "\n", "n\n", "yesterday\n"} {
-		ask(strings.NewReader(answer)).want(1, "Requeue 2 dead jobs of kind mail.send (oldest: ", "[y/N]", "nothing was changed")
+		ask(strings.NewReader(answer)).want(1, "Requeue 2 dead jobs with kind mail.send (oldest: ", "[y/N]", "nothing was changed")
 	}
 	silent, end := io.Pipe()
 	defer end.Close()
@@ -465,8 +465,8 @@ func TestTheShellCompletesStatusesAndKinds(t *testing.T) {
 		return lines[:len(lines)-1] // the last is for the shell
 	}
 	for _, c := range []struct{ args, want []string }{
-		{[]string{"jobs", "list", "--status", ""}, []string{"queued", "running", "dead"}},
-		{[]string{"jobs", "list", "--status", "dead,"}, []string{"dead,queued", "dead,running"}},
+		{[]string{"jobs", "list", "--status", ""}, []string{"queued", "ready", "scheduled", "running", "dead", "cancelled", "succeeded"}},
+		{[]string{"jobs", "list", "--status", "dead,"}, []string{"dead,queued", "dead,ready", "dead,scheduled", "dead,running", "dead,cancelled", "dead,succeeded"}},
 		{[]string{"jobs", "list", "--kind", ""}, []string{"billing.charge_card", "mail.send"}},
 		{[]string{"jobs", "requeue", "--kind", ""}, []string{"billing.charge_card"}},
 	} {
@@ -513,7 +513,7 @@ func TestCancelSaysOfEachJobWhatBecameOfIt(t *testing.T) {
 	if got := fmt.Sprint(v); got != "{[{already cancelled} {asked} {finished} {unknown}]}" {
 		t.Errorf("got %s", got)
 	}
-	q.ctl("jobs", "cancel").want(2, "by their ids")
+	q.ctl("jobs", "cancel").want(2, "say which jobs to cancel")
 	q.ctl("jobs", "requeue", id(waiting)).want(1, "is cancelled", "enqueue the work anew")
 	q.ctl("jobs", "show", id(running)).want(0, "is running", "customer left")
 	q.settle()

@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -61,8 +60,8 @@ The status of a job that is not in the queue any more:
 		Example: `  jobctl jobs show 4711
   jobctl jobs show 4711 --full | less
   jobctl jobs show 4711 --json | jq .job.payload`,
-		Args:              func(_ *cobra.Command, args []string) error { return checkIDs(args, 1) },
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args:              oneID,
+		ValidArgsFunction: c.completeIDs(),
 		RunE: c.operate(func(ctx context.Context, op postgres.Operator, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
@@ -298,27 +297,4 @@ func (s *story) utc() {
 		a := &s.Attempts[i]
 		a.StartedAt, a.EndedAt = a.StartedAt.UTC(), a.EndedAt.UTC()
 	}
-}
-
-// parseIDs reads ids as they were typed, each once, in their order.
-func parseIDs(args []string) (ids []int64, err error) {
-	for _, a := range args {
-		id, err := strconv.ParseInt(a, 10, 64)
-		if err != nil || id < 1 {
-			return nil, fmt.Errorf("%q is no job id; ids are numbers, as `jobctl jobs list` shows them", a)
-		}
-		if !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
-}
-
-// checkIDs refuses anything but n ids, or any number of them if n is 0.
-func checkIDs(args []string, n int) error {
-	if n > 0 && len(args) != n {
-		return fmt.Errorf("it takes one job id, and got %d arguments", len(args))
-	}
-	_, err := parseIDs(args)
-	return err
 }

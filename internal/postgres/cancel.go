@@ -52,7 +52,7 @@ func (p Producer) Cancel(ctx context.Context, kinds []string, id int64, reason s
 // cancel tries once. "": it is not in jobs.
 func cancel(ctx context.Context, q *gen.Queries, kinds []string, id int64, reason string) (string, error) {
 	rows, err := q.Cancel(ctx, gen.CancelParams{
-		Ids: []int64{id}, Kinds: orEmpty(kinds), Reason: reason, KeepUs: engine.KeepCancelled.Microseconds(),
+		Ids: []int64{id}, Kinds: orEmpty(kinds), Statuses: []string{}, Reason: reason, KeepUs: engine.KeepCancelled.Microseconds(),
 	})
 	if err != nil || len(rows) == 0 {
 		return "", translate(err)

@@ -22,8 +22,10 @@ var notHot = map[string]string{
 	"Now": "a clock", "TransactionTime": "a clock",
 	"CountByKind": "tests only", "ExtendLeases": "tests only", "JobsOfKind": "tests only", "LeaseEnds": "tests only", "MoveClock": "tests only",
 	"MoveJob": "tests only", "PutBack": "tests only", "Unfinished": "tests only", "WakeAll": "tests only",
-	"CountDead": "an operator's", "DeadKinds": "an operator's", "HandledKinds": "an operator's", "ListDead": "an operator's", "ListJobs": "an operator's",
-	"ListQueues": "an operator's", "RequeueDead": "an operator's", "RequeueKind": "an operator's", "SetQueue": "an operator's",
+	"DeadKinds": "an operator's", "DeleteJobs": "an operator's", "EditJob": "an operator's", "EditableJob": "an operator's", "HandledKinds": "an operator's",
+	"KeyHolders": "an operator's", "KeyIDs": "an operator's", "ListJobs": "an operator's", "ListQueues": "an operator's", "NewestID": "an operator's",
+	"RequeueJobs": "an operator's", "RunningIDs": "an operator's", "SetQueue": "an operator's", "TallyJobs": "an operator's", "Walk": "an operator's",
+	"WalkArchive": "an operator's",
 	"ShowAttempts": "an operator's", "ShowJob": "an operator's", "ShowResults": "an operator's", "ShowStart": "an operator's",
 	"LookLimit": "settings", "LookFirst": "one look a minute in a fleet", "LookLevels": "one look a minute in a fleet", "LookQueues": "one look a minute in a fleet",
 	"LookHeads": "one look a minute in a fleet", "LookDead": "one look a minute in a fleet", "LookRunning": "one look a minute in a fleet",
@@ -337,7 +339,7 @@ func (sc *scene) statements() (all []statement) {
 		return err
 	})
 	add("Cancel", onAppNow, "jobs_pkey", func(q *gen.Queries) error {
-		_, err := q.Cancel(ctx, gen.CancelParams{Ids: append(sc.ten(), sc.ids()...), Kinds: []string{}, KeepUs: 1000})
+		_, err := q.Cancel(ctx, gen.CancelParams{Ids: append(sc.ten(), sc.ids()...), Kinds: []string{}, Statuses: []string{}, KeepUs: 1000})
 		return err
 	})
 	return all

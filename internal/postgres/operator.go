@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -38,26 +38,20 @@ func (o Operator) Now(ctx context.Context) (time.Time, error) {
 	return now, translate(err)
 }
 
-// List reads jobs from the newest id below before down.
-func (o Operator) List(ctx context.Context, f engine.Filter, before int64, n int) (out []engine.Job, err error) {
-	var rows []gen.ListJobsRow
-	if slices.Equal(f.Statuses, []string{"dead"}) && len(f.IDs) == 0 {
-		var dead []gen.ListDeadRow
-		dead, err = o.q().ListDead(ctx, gen.ListDeadParams{Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Before: before, N: int32(n)})
-		for _, r := range dead {
-			rows = append(rows, gen.ListJobsRow(r))
-		}
-	} else {
-		rows, err = o.q().ListJobs(ctx, gen.ListJobsParams{
-			Statuses: orEmpty(f.Statuses), Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Ids: orEmpty(f.IDs), Before: before, N: int32(n),
-		})
-	}
+// List reads jobs by their ids, newest first. Those that have left jobs are left out.
+func (o Operator) List(ctx context.Context, ids []int64) (out []engine.Job, err error) {
+	rows, err := o.q().ListJobs(ctx, orEmpty(ids))
 	out = make([]engine.Job, len(rows))
 	for i, r := range rows {
 		out[i] = engine.Job{
 			ID: r.ID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Priority: int(r.Priority),
-			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt,
-			ClaimedAt: r.ClaimedAt, WorkerID: r.WorkerID, LastError: r.LastError,
+			Attempt: int(r.Attempt), MaxAttempts: int(r.MaxAttempts), Crashes: int(r.Crashes), RunAt: r.RunAt, CreatedAt: r.CreatedAt, LastError: r.LastError,
+		}
+		if r.WorkerID != uuid.Nil {
+			out[i].WorkerID = &r.WorkerID
+		}
+		if r.ClaimedAt.Unix() != 0 {
+			out[i].ClaimedAt = &r.ClaimedAt
 		}
 	}
 	return out, translate(err)
@@ -187,31 +181,6 @@ func results(ctx context.Context, q *gen.Queries, ids []int64, whole bool) ([]en
 		out[i] = engine.Result{Kind: r.Kind, Key: r.Key, JobID: r.JobID, Result: r.Result, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt}
 	}
 	return out, translate(err)
-}
-
-// Requeue takes what f selects of the dead; f's statuses say nothing.
-func (o Operator) Requeue(ctx context.Context, f engine.Filter, n int) ([]int64, error) {
-	ids, err := o.q().RequeueDead(ctx, gen.RequeueDeadParams{Kinds: orEmpty(f.Kinds), Queues: orEmpty(f.Queues), Ids: orEmpty(f.IDs), N: int32(n)})
-	return ids, translate(err)
-}
-
-// RequeueKind gives the next n dead jobs of a kind with after < id <= upto a fresh start. Called again with the greatest
-// id it returned, until it returns fewer than n, it takes each job once.
-func (o Operator) RequeueKind(ctx context.Context, kind string, after, upto int64, n int) ([]int64, error) {
-	ids, err := o.q().RequeueKind(ctx, gen.RequeueKindParams{Kind: kind, After: after, Upto: upto, N: int32(n)})
-	return ids, translate(err)
-}
-
-// Dead is how many jobs of a kind are dead.
-type Dead struct {
-	N        int
-	NewestID int64
-	Oldest   time.Duration // how long ago the oldest was created
-}
-
-func (o Operator) CountDead(ctx context.Context, kind string) (Dead, error) {
-	r, err := o.q().CountDead(ctx, kind)
-	return Dead{N: int(r.N), NewestID: r.NewestID, Oldest: r.DbNow.Sub(r.Oldest)}, translate(err)
 }
 
 // DeadKinds lists the kinds that have dead jobs, HandledKinds those that workers on record handle.

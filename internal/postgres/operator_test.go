@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
-	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 	"github.com/jobgen-go/jobgen/jobtest"
 )
@@ -26,14 +25,29 @@ func deadJobs(t *testing.T, pool *pgxpool.Pool, kind string, n int) {
 	}
 }
 
-func TestRequeueingWakesASleepingWorker(t *testing.T) {
+func TestRequeueingAndEditingWakeASleepingWorker(t *testing.T) {
 	t.Parallel()
 	pool := jobtest.DB(t)
 	op := postgres.Operator{Pool: pool}
-	for name, requeue := range map[string]func() ([]int64, error){
-		"by id":   func() ([]int64, error) { return op.Requeue(t.Context(), engine.Filter{}, 10) },
-		"by kind": func() ([]int64, error) { return op.RequeueKind(t.Context(), "k", 0, 1<<62, 10) },
+	newest := int64(0)
+	for name, change := range map[string]func() (bool, error){
+		"requeue": func() (bool, error) {
+			ids, _, err := op.Requeue(t.Context(), []int64{newest}, 0, 0)
+			return len(ids) == 1, err
+		},
+		"edit": func() (bool, error) {
+			if _, err := pool.Exec(t.Context(), "UPDATE jobgen.jobs SET status = 'queued', attempt = 0"); err != nil {
+				return false, err
+			}
+			seen, err := op.Editable(t.Context(), newest)
+			if err != nil {
+				return false, err
+			}
+			now := time.Duration(0)
+			return op.Edit(t.Context(), seen, postgres.Edit{Delay: &now})
+		},
 	} {
+		newest++
 		deadJobs(t, pool, "k", 1)
 		conn, err := pgx.ConnectConfig(t.Context(), pool.Config().ConnConfig)
 		if err != nil {
@@ -47,36 +61,14 @@ func TestRequeueingWakesASleepingWorker(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "LISTEN "+pgx.Identifier{"jobgen_" + id.String()}.Sanitize()); err != nil {
 			t.Fatal(err)
 		}
-		if ids, err := requeue(); err != nil || len(ids) != 1 {
-			t.Fatalf("%s: requeued %v, %v", name, ids, err)
+		if done, err := change(); err != nil || !done {
+			t.Fatalf("%s: %v, %v", name, done, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if _, err := conn.WaitForNotification(ctx); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
-	}
-}
-
-func TestRequeueTakesWhatTheFilterSelectsAndNoMore(t *testing.T) {
-	t.Parallel()
-	pool := jobtest.DB(t)
-	op := postgres.Operator{Pool: pool}
-	deadJobs(t, pool, "k", 3) // 1 to 3
-	deadJobs(t, pool, "l", 2) // 4, 5
-	for _, c := range []struct {
-		filter engine.Filter
-		n      int
-		want   int
-	}{
-		{engine.Filter{Queues: []string{"other"}}, 10, 0},
-		{engine.Filter{Kinds: []string{"l"}, IDs: []int64{1, 4}}, 10, 1},
-		{engine.Filter{Kinds: []string{"k"}}, 2, 2},
-		{engine.Filter{}, 10, 2},
-	} {
-		if ids, err := op.Requeue(t.Context(), c.filter, c.n); err != nil || len(ids) != c.want {
-			t.Errorf("%+v: requeued %v, %v; want %d", c.filter, ids, err, c.want)
-		}
 	}
 }
 
@@ -104,9 +96,13 @@ func TestWhatOperatorsAskIsServedByIndexesUnderAGenericPlan(t *testing.T) {
 		call func(*gen.Queries) error
 		args string
 	}{
-		{func(q *gen.Queries) error { _, err := q.RequeueKind(t.Context(), gen.RequeueKindParams{}); return err }, "'k1', 1, 1000000, 100"},
-		{func(q *gen.Queries) error { _, err := q.ListDead(t.Context(), gen.ListDeadParams{}); return err }, "1000000, '{}', 51, '{}'"},
-		{func(q *gen.Queries) error { _, err := q.CountDead(t.Context(), ""); return err }, "'k1'"},
+		{func(q *gen.Queries) error { _, err := q.RequeueJobs(t.Context(), gen.RequeueJobsParams{}); return err }, "'{17, 18}', 0, 0"},
+		{func(q *gen.Queries) error { _, err := q.DeleteJobs(t.Context(), gen.DeleteJobsParams{}); return err }, "'{17, 18}', '{dead}', ''"},
+		{func(q *gen.Queries) error { _, err := q.ListJobs(t.Context(), nil); return err }, "'{17, 18}'"},
+		{func(q *gen.Queries) error { _, err := q.TallyJobs(t.Context(), nil); return err }, "'{17, 18}'"},
+		{func(q *gen.Queries) error { _, err := q.KeyHolders(t.Context(), nil); return err }, "'{17, 18}'"},
+		{func(q *gen.Queries) error { _, err := q.KeyIDs(t.Context(), ""); return err }, "'o-17'"},
+		{func(q *gen.Queries) error { _, err := q.NewestID(t.Context()); return err }, ""},
 		{func(q *gen.Queries) error { _, err := q.DeadKinds(t.Context()); return err }, ""},
 		{func(q *gen.Queries) error { _, err := q.ShowResults(t.Context(), gen.ShowResultsParams{}); return err }, "true, '{17, 18}'"},
 	} {

@@ -10,6 +10,7 @@
 WITH found AS MATERIALIZED (
   SELECT j.id, j.status FROM jobgen.jobs j
   WHERE j.id = ANY(@ids::bigint[]) AND (cardinality(@kinds::text[]) = 0 OR j.kind = ANY(@kinds::text[]))
+    AND (cardinality(@statuses::text[]) = 0 OR j.status = ANY(@statuses::text[]))
     AND j.id IS DISTINCT FROM nullif(current_setting('jobgen.job', true), '')::bigint
   FOR UPDATE SKIP LOCKED
 ), ended AS (
@@ -38,6 +39,7 @@ WITH found AS MATERIALIZED (
     SELECT s.worker_id FROM jobgen.job_start s WHERE s.job_id = j.id ORDER BY s.started_at DESC LIMIT 1
   ) l
   WHERE j.id = ANY(@ids::bigint[]) AND NOT j.id = ANY(ARRAY(SELECT found.id FROM found))
+    AND (cardinality(@statuses::text[]) = 0 OR 'running' = ANY(@statuses::text[]))
     AND (cardinality(@kinds::text[]) = 0 OR j.kind = ANY(@kinds::text[]))
 ), told AS (
   INSERT INTO jobgen.job_cancel AS c (job_id, worker_id, reason)

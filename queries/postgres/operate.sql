@@ -1,38 +1,18 @@
 -- name: ListJobs :many
--- ListJobs reads jobs from the newest id down. Empty filters mean all.
-SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at, worker_id,
-       coalesce(left(last_error, 300), '')::text AS last_error
-FROM jobgen.jobs
-WHERE (cardinality(@statuses::text[]) = 0 OR status = ANY(@statuses::text[]))
-  AND (cardinality(@kinds::text[]) = 0 OR kind = ANY(@kinds::text[]))
-  AND (cardinality(@queues::text[]) = 0 OR queue = ANY(@queues::text[]))
-  AND (cardinality(@ids::bigint[]) = 0 OR id = ANY(@ids::bigint[]))
-  AND id < @before::bigint
-ORDER BY id DESC
-LIMIT @n;
-
--- name: ListDead :many
--- ListDead is ListJobs for dead jobs only: what is asked for in an incident, over a long queue. For each kind that has
--- dead jobs it walks jobs_dead from the newest id down, n rows at most. (ListJobs walks the primary key, past all that is
--- queued: 320 ms on a million jobs, 1 s when it also names a kind; this takes 13 ms, jobctl's start included.)
-WITH RECURSIVE kinds AS (
-  (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
-  UNION ALL
-  SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
-  FROM kinds k WHERE k.kind IS NOT NULL
-)
-SELECT j.id, j.status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt, j.max_attempts, j.crashes, j.run_at,
-       j.created_at, j.claimed_at, j.worker_id, coalesce(left(j.last_error, 300), '')::text AS last_error
-FROM kinds k CROSS JOIN LATERAL (
-  SELECT * FROM jobgen.jobs d
-  WHERE d.dead AND d.kind = k.kind AND d.id < @before::bigint
-    AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
-  ORDER BY d.id DESC
-  LIMIT @n
-) j
-WHERE cardinality(@kinds::text[]) = 0 OR k.kind = ANY(@kinds::text[])
-ORDER BY j.id DESC
-LIMIT @n;
+-- ListJobs reads jobs by their ids, newest first. A job owned by lock is running if the worker that has marked its start lives.
+SELECT j.id, (CASE WHEN s.worker_id IS NULL THEN j.status ELSE 'running' END)::text AS status, j.queue, j.kind, j.version, j.key, j.priority, j.attempt,
+       j.max_attempts, j.crashes, j.run_at, j.created_at, coalesce(s.started_at, j.claimed_at, 'epoch')::timestamptz AS claimed_at,
+       coalesce(s.worker_id, j.worker_id, '00000000-0000-0000-0000-000000000000')::uuid AS worker_id,
+       coalesce(left(j.last_error, 300), '')::text AS last_error
+FROM jobgen.jobs j LEFT JOIN LATERAL (
+  SELECT o.worker_id, o.started_at
+  FROM jobgen.job_start o JOIN jobgen.workers w ON w.id = o.worker_id
+  WHERE o.job_id = j.id AND j.status = 'queued' AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
+  ORDER BY o.started_at DESC
+  LIMIT 1
+) s ON true
+WHERE j.id = ANY(@ids::bigint[])
+ORDER BY j.id DESC;
 
 -- name: ShowJob :one
 SELECT id, status, queue, kind, version, key, priority, attempt, max_attempts, crashes, run_at, created_at, claimed_at,
@@ -72,54 +52,119 @@ ORDER BY f.job_id, f.finished_at DESC NULLS LAST;
 SELECT attempt, fence, worker_id, started_at, ended_at, outcome, error
 FROM jobgen.job_attempt WHERE job_id = @job_id ORDER BY ended_at, attempt;
 
--- name: RequeueDead :many
--- RequeueDead gives dead jobs a fresh start, at most n, in id order. Rows that somebody else has locked are skipped. The
--- arbiter row of a key still names its dead job, so a requeue can meet no conflict. Served by jobs_dead.
-WITH requeued AS (
+-- name: RequeueJobs :many
+-- RequeueJobs gives dead jobs a fresh start, due @delay_us from now and spread over @spread_us: to the right of every mark. Rows that somebody else has
+-- locked are skipped, and what is not dead is left alone. A key is asked of its arbiter: as a rule it still names the dead job. If it
+-- names another that has not ended, or a result that has not expired, the job stays dead, and requeued is false: Claim would
+-- drop it. If it names nobody's (there is no row, its result has expired, its job is gone), it is this job's again; of two in one call, the newer one's.
+-- Locks jobs first, then arbiters in the order of their keys. Served by the primary keys.
+WITH found AS MATERIALIZED (
+  SELECT j.id, j.kind, j.key FROM jobgen.jobs j
+  WHERE j.id = ANY(@ids::bigint[]) AND j.dead
+  FOR UPDATE SKIP LOCKED
+), keyed AS MATERIALIZED (
+  SELECT f.id, f.kind, f.key, (r.job_id = f.id AND r.finished_at IS NULL) AS own,
+         (r.job_id IS NULL OR r.expires_at <= clock_timestamp()
+          OR r.finished_at IS NULL AND NOT EXISTS (SELECT FROM jobgen.jobs o WHERE o.id = r.job_id OFFSET 0)) AS free
+  FROM found f LEFT JOIN LATERAL (
+    SELECT a.job_id, a.finished_at, a.expires_at FROM jobgen.job_result a WHERE a.kind = f.kind AND a.key = f.key OFFSET 0
+  ) r ON true
+  WHERE f.key IS NOT NULL
+), taken AS (
+  INSERT INTO jobgen.job_result AS r (kind, key, job_id)
+  SELECT DISTINCT ON (k.kind, k.key) k.kind, k.key, k.id FROM keyed k WHERE k.free ORDER BY k.kind, k.key, k.id DESC
+  ON CONFLICT (kind, key) DO UPDATE
+  SET job_id = EXCLUDED.job_id, finished_at = NULL, expires_at = NULL, result = NULL
+  WHERE r.expires_at <= clock_timestamp() OR r.finished_at IS NULL AND NOT EXISTS (SELECT FROM jobgen.jobs o WHERE o.id = r.job_id)
+  RETURNING r.job_id
+), requeued AS (
   UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
+  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL,
+      run_at = clock_timestamp() + (sqlc.arg(delay_us)::bigint + sqlc.arg(spread_us)::bigint * random()) * interval '1 microsecond'
   WHERE id = ANY(ARRAY(
-    SELECT d.id FROM jobgen.jobs d
-    WHERE d.dead AND (cardinality(@kinds::text[]) = 0 OR d.kind = ANY(@kinds::text[]))
-      AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
-      AND (cardinality(@ids::bigint[]) = 0 OR d.id = ANY(@ids::bigint[]))
-    ORDER BY d.kind, d.id
-    LIMIT @n
-    FOR UPDATE SKIP LOCKED
+    SELECT found.id FROM found WHERE found.key IS NULL
+    UNION ALL SELECT keyed.id FROM keyed WHERE keyed.own
+    UNION ALL SELECT taken.job_id FROM taken
   ))
   RETURNING id, queue
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
   FROM jobgen.wake w WHERE w.queue IN (SELECT requeued.queue FROM requeued)
 )
-SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0;
+SELECT found.id, (found.id IN (SELECT requeued.id FROM requeued))::bool AS requeued
+FROM found WHERE (SELECT count(*) FROM woken) >= 0;
 
--- name: RequeueKind :many
--- RequeueKind is RequeueDead for the next n dead jobs of a kind above @after, up to @upto. A run that goes on from the
--- last id it got takes each job once: one that dies again meanwhile is behind it, and the run ends. An index range of
--- jobs_dead under any plan, so that the entries of what is requeued already are not walked again.
-WITH requeued AS (
-  UPDATE jobgen.jobs
-  SET status = 'queued', attempt = 0, crashes = 0, snoozes = NULL, cancel_reason = NULL, run_at = clock_timestamp()
-  WHERE id = ANY(ARRAY(
-    SELECT d.id FROM jobgen.jobs d
-    WHERE d.dead AND d.kind = @kind AND d.id > @after::bigint AND d.id <= @upto::bigint
-    ORDER BY d.id
-    LIMIT @n
-    FOR UPDATE SKIP LOCKED
-  ))
-  RETURNING id, queue
+-- name: KeyHolders :many
+-- KeyHolders tells who has the keys of jobs, of those whose key is not simply their own.
+SELECT j.id, r.key, r.job_id AS holder, coalesce(o.status, '')::text AS status, r.finished_at, r.expires_at,
+       coalesce(r.expires_at <= clock_timestamp(), false)::bool AS expired
+FROM jobgen.jobs j CROSS JOIN LATERAL (
+  SELECT a.key, a.job_id, a.finished_at, a.expires_at FROM jobgen.job_result a WHERE a.kind = j.kind AND a.key = j.key OFFSET 0
+) r LEFT JOIN LATERAL (
+  SELECT h.status FROM jobgen.jobs h WHERE h.id = r.job_id OFFSET 0
+) o ON true
+WHERE j.id = ANY(@ids::bigint[]) AND j.key IS NOT NULL AND (r.job_id <> j.id OR r.finished_at IS NOT NULL)
+ORDER BY j.id;
+
+-- name: DeleteJobs :many
+-- DeleteJobs removes jobs for good, if they are as @statuses says (queued, dead): their keys are free, and what is on record of them goes. What stays
+-- is who did it, as an attempt. Rows that somebody else has locked are skipped: so is a job owned by lock that runs. Served by the
+-- primary keys and the indexes by job.
+WITH found AS MATERIALIZED (
+  SELECT j.id, j.attempt FROM jobgen.jobs j
+  WHERE j.id = ANY(@ids::bigint[]) AND j.status = ANY(@statuses::text[]) AND j.status IN ('queued', 'dead')
+  FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM jobgen.jobs j WHERE j.id = ANY(ARRAY(SELECT found.id FROM found)) RETURNING j.id
+), freed AS (
+  DELETE FROM jobgen.job_result r
+  WHERE r.job_id = ANY(ARRAY(SELECT found.id FROM found)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+), forgotten AS (
+  DELETE FROM jobgen.job_attempt a WHERE a.job_id = ANY(ARRAY(SELECT found.id FROM found))
+), unstarted AS (
+  DELETE FROM jobgen.job_start s WHERE s.job_id = ANY(ARRAY(SELECT found.id FROM found))
+), unasked AS (
+  DELETE FROM jobgen.job_cancel c WHERE c.job_id = ANY(ARRAY(SELECT found.id FROM found))
+), noted AS (
+  INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
+  SELECT found.id, found.attempt, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'deleted',
+         concat_ws(': ', 'by database user ' || session_user, nullif(@reason::text, ''))
+  FROM found
+)
+SELECT gone.id FROM gone;
+
+-- name: EditableJob :one
+-- EditableJob is what EditJob changes, with the row's version as it was seen.
+SELECT j.id, j.status, j.kind, j.key, j.queue, j.priority, j.run_at, j.attempt, j.max_attempts, j.deadline, j.payload, j.xmin::text AS seen,
+       clock_timestamp()::timestamptz AS db_now
+FROM jobgen.jobs j WHERE j.id = @id;
+
+-- name: EditJob :many
+-- EditJob changes a job that waits or is dead, if it is as it was seen. Null leaves as it is. No row: it has changed, or somebody has it locked.
+-- run_at is never put to the left of a worker's mark: another time is now at the earliest, and in another range (queue, priority) a job has no place to
+-- keep. One that keeps its range keeps its place. (While it is locked here a claim may pass it by; a sweep finds it.) Wakes idle workers of its queue.
+WITH found AS MATERIALIZED (
+  SELECT j.id FROM jobgen.jobs j
+  WHERE j.id = @id AND j.status IN ('queued', 'dead') AND j.xmin::text = @seen::text
+  FOR UPDATE SKIP LOCKED
+), edited AS (
+  UPDATE jobgen.jobs j
+  SET payload = coalesce((sqlc.narg(payload)::text)::jsonb, j.payload), queue = coalesce(sqlc.narg(queue), j.queue),
+      priority = coalesce(sqlc.narg(priority), j.priority), max_attempts = coalesce(sqlc.narg(max_attempts), j.max_attempts),
+      deadline = CASE WHEN @no_deadline::bool THEN NULL ELSE coalesce(sqlc.narg(deadline)::timestamptz, clock_timestamp() + sqlc.narg(within_us)::bigint * interval '1 microsecond', j.deadline) END,
+      run_at = CASE
+        WHEN coalesce(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.narg(delay_us)::bigint * interval '1 microsecond') IS NOT NULL
+        THEN greatest(coalesce(sqlc.narg(at)::timestamptz, clock_timestamp() + sqlc.narg(delay_us)::bigint * interval '1 microsecond'), clock_timestamp())
+        WHEN j.status = 'queued' AND (coalesce(sqlc.narg(queue), j.queue) <> j.queue OR coalesce(sqlc.narg(priority), j.priority) <> j.priority)
+        THEN greatest(j.run_at, clock_timestamp())
+        ELSE j.run_at END
+  WHERE j.id = ANY(ARRAY(SELECT found.id FROM found))
+  RETURNING j.id, j.queue, j.status
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
-  FROM jobgen.wake w WHERE w.queue IN (SELECT requeued.queue FROM requeued)
+  FROM jobgen.wake w WHERE w.queue IN (SELECT edited.queue FROM edited WHERE edited.status = 'queued')
 )
-SELECT requeued.id FROM requeued WHERE (SELECT count(*) FROM woken) >= 0;
-
--- name: CountDead :one
--- CountDead tells what RequeueKind would take. Served by jobs_dead.
-SELECT count(*) AS n, coalesce(max(id), 0)::bigint AS newest_id,
-       coalesce(min(created_at), clock_timestamp())::timestamptz AS oldest, clock_timestamp()::timestamptz AS db_now
-FROM jobgen.jobs WHERE dead AND kind = @kind;
+SELECT edited.id FROM edited WHERE (SELECT count(*) FROM woken) >= 0;
 
 -- name: DeadKinds :many
 -- DeadKinds lists the kinds that have dead jobs, by one probe of jobs_dead for each.

@@ -13,7 +13,7 @@ ALTER TABLE jobgen.jobs
 
 ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
-  ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed', 'snoozed', 'cancelled')) NOT VALID;
+  ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed', 'snoozed', 'cancelled', 'deleted')) NOT VALID;
 
 -- Jobs that have left jobs and stay on record for a while: all that were cancelled (G2). Append-only.
 CREATE TABLE jobgen.job_archive (
