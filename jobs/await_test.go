@@ -93,7 +93,7 @@ func TestAwaitOfAJobThatIsOnNoRecord(t *testing.T) {
 	}
 	f.claim(1)
 	c = expired(f)
-	_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+	_, err = f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 	f.no(err)
 	if _, err := jobs.RefTo(keyed, c.ID).Await(f.ctx(), f.pool); !errors.Is(err, jobs.ErrNoRecord) {
 		t.Errorf("a record that was purged: %v", err)

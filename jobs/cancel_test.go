@@ -193,15 +193,15 @@ func TestCancelOfAJobOwnedByLockAsksItsWorkerWithoutWaiting(t *testing.T) {
 	}
 	f.expect(fmt.Sprintf("%d %s why", ref.ID, owner), "SELECT concat_ws(' ', job_id, worker_id, reason) FROM jobgen.job_cancel")
 	// It rolls back and takes its start away: the next purge finds that nobody has heard, and cancels it.
-	_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+	_, err = f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 	f.no(err)
 	f.expect(1, "SELECT count(*) FROM jobgen.job_cancel")
 	f.exec("DELETE FROM jobgen.job_start")
-	_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+	_, err = f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 	f.no(err)
 	f.expect(1, "SELECT count(*) FROM jobgen.job_cancel") // still locked: for the next purge
 	f.no(tx.Rollback(f.ctx()))
-	_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+	_, err = f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 	f.no(err)
 	f.expect(0, "SELECT (SELECT count(*) FROM jobgen.jobs) + (SELECT count(*) FROM jobgen.job_cancel)")
 	awaits(f, ref, "why")
@@ -222,7 +222,7 @@ func TestCancelReachesWhoeverRunsAJobOwnedByLockNow(t *testing.T) {
 	f.cancelled(jobs.CancelAsked)(ref.Cancel(f.ctx(), f.pool, "why"))
 	told := func(want uuid.UUID) {
 		t.Helper()
-		_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+		_, err = f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 		f.no(err)
 		f.expect(want.String()+" why", "SELECT concat_ws(' ', worker_id, reason) FROM jobgen.job_cancel")
 	}
@@ -232,7 +232,7 @@ func TestCancelReachesWhoeverRunsAJobOwnedByLockNow(t *testing.T) {
 	// That one dies as well.
 	f.exec("UPDATE jobgen.workers SET lost_at = now()")
 	f.no(tx.Rollback(f.ctx()))
-	_, err = f.store.Purge(f.ctx(), time.Hour, time.Hour)
+	_, err = f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 	f.no(err)
 	awaits(f, ref, "why")
 }

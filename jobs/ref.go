@@ -79,6 +79,11 @@ func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 			return result, &DeadError{Kind: r.Kind, ID: r.ID, Attempts: state.Attempt, LastError: state.LastError}
 		case state.Status == engine.StatusCancelled:
 			return result, &CancelledError{Kind: r.Kind, ID: r.ID, Reason: state.Reason}
+		case state.Status == engine.StatusSucceeded:
+			if _, none := any(result).(None); !none {
+				return result, fmt.Errorf("%w but that it succeeded: its result has expired (%s job %d)", ErrNoRecord, r.Kind, r.ID)
+			}
+			return result, nil
 		case state.Status == "":
 			return result, fmt.Errorf("%w (%s job %d)", ErrNoRecord, r.Kind, r.ID)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/jobs"
 	"github.com/jobgen-go/jobgen/jobtest"
 )
@@ -30,11 +31,11 @@ func TestG6ASerializableCallerGetsAnErrorNeverADuplicate(t *testing.T) {
 				f.no(err)
 			},
 			"its expired result is purged": func(f *fixture) {
-				_, err := f.store.Purge(f.ctx(), time.Hour, time.Hour)
+				_, err := f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 				f.no(err)
 			},
 			"its expired result is purged and it is enqueued again": func(f *fixture) {
-				_, err := f.store.Purge(f.ctx(), time.Hour, time.Hour)
+				_, err := f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour})
 				f.no(err)
 				running(f)
 			},
@@ -160,7 +161,7 @@ func TestG6APurgeRacingEnqueuesOfTheSameKeyLosesNoWork(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := f.store.Purge(f.ctx(), time.Hour, time.Hour); err != nil {
+			if _, err := f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour}); err != nil {
 				t.Error(err)
 			}
 		}

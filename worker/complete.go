@@ -64,8 +64,8 @@ func (o *outcomes) recycle(batch []outcome) {
 
 // room is what flushes write in, over and over; it is the complete loop's.
 type room struct {
-	plain, recorded, unkeyed []outcome
-	done                     []engine.Success
+	plain, recorded, unkeyed, archived []outcome
+	done                               []engine.Success
 }
 
 // complete is the loop that stores outcomes. What has gathered while one flush was on its way is the next: alone, an
@@ -135,7 +135,7 @@ func (o *outcomes) hurry() {
 // time; a statement under way is not cut, because its answer would be lost.
 func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	taken := w.outcomes.take()
-	plain, recorded, unkeyed := w.room.plain[:0], w.room.recorded[:0], w.room.unkeyed[:0]
+	plain, recorded, unkeyed, archived := w.room.plain[:0], w.room.recorded[:0], w.room.unkeyed[:0], w.room.archived[:0]
 	var failed, released, cancelled, followed, doubtful []outcome
 	for _, o := range taken {
 		switch {
@@ -149,6 +149,8 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 			failed = append(failed, o)
 		case o.hold.Then != nil:
 			followed = append(followed, o)
+		case o.hold.handler.retain > 0:
+			archived = append(archived, o)
 		case o.hold.Recorded || !o.hold.records():
 			plain = append(plain, o)
 		case o.hold.Key == "":
@@ -163,6 +165,7 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	w.write(ctx, stop, plain, w.succeed)
 	w.write(ctx, stop, unkeyed, w.succeed)
 	w.write(ctx, stop, recorded, w.succeed)
+	w.write(ctx, stop, archived, w.succeed)
 	w.write(ctx, stop, failed, w.fail)
 	w.write(ctx, stop, released, w.giveBack)
 	w.write(ctx, stop, cancelled, w.end)
@@ -175,7 +178,8 @@ func (w *Worker) flush(ctx context.Context, stop <-chan struct{}) {
 	clear(plain)
 	clear(recorded)
 	clear(unkeyed)
-	w.room.plain, w.room.recorded, w.room.unkeyed = plain, recorded, unkeyed
+	clear(archived)
+	w.room.plain, w.room.recorded, w.room.unkeyed, w.room.archived = plain, recorded, unkeyed, archived
 }
 
 // Bounds of the follow-ups that are stored in one transaction, unless a single job has more.
@@ -384,7 +388,7 @@ func (w *Worker) end(ctx context.Context, batch []outcome) (idSet, []outcome, er
 		}
 		byID[o.hold.ID] = o.hold
 	}
-	answers, err := w.store.Cancel(ctx, batch[0].hold.owner, holds)
+	answers, err := w.store.Cancel(ctx, batch[0].hold.owner, holds, w.cfg.KeepCancelled)
 	ended := idSet{some: make(map[int64]bool, len(answers))}
 	for _, a := range answers {
 		ended.some[a.ID] = true

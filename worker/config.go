@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/storable"
 	"github.com/jobgen-go/jobgen/jobs"
 )
@@ -45,8 +46,20 @@ type Config struct {
 	// MaxStuck is at how many stuck handlers at once, or at all slots if Resize has left fewer, Run shuts down and returns
 	// ErrStuck, so that whatever supervises the process starts another. Default 0: never.
 	MaxStuck int
+	// Retain is for which kinds, and for how long, a job that has succeeded stays on record, with its payload, in
+	// jobgen.job_archive: see docs/operating/retention.md. A kind that is not named leaves no more than its result, if it has
+	// one or a key, and pays nothing. It is for what this worker finishes from now on, so give it to all workers of a kind.
+	Retain map[string]time.Duration
 	// KeepAttempts is how long the history of attempts that did not succeed is kept; default 7 days.
 	KeepAttempts time.Duration
+	// KeepCancelled is how long a job that this worker ends because it was cancelled, or has no time left, stays on record;
+	// default 30 days, as for those that jobs.Cancel ends while they wait.
+	KeepCancelled time.Duration
+	// KeepDead is how long a dead job stays for somebody to requeue it, from its death; then it is purged with its payload, and its
+	// key is free. Default 0: for ever. Of workers with different settings, the shortest time counts.
+	KeepDead time.Duration
+	// KeepSamples is how long the figures of each minute are kept (jobgen.samples); default 14 days.
+	KeepSamples time.Duration
 	// Middleware is wrapped around each attempt of a handler, the first outermost; of each, the part Work.
 	Middleware []jobs.Middleware
 	// Logger gets one line for each thing an operator acts on; default slog.Default().
@@ -69,7 +82,6 @@ const (
 	sweepEvery  = time.Second            // one sweep in the fleet; each worker waits this long times the fleet's size,
 	sweepMost   = 30 * time.Second       // but not longer than this,
 	sweepCost   = 20                     // nor less than this many times what its last sweep took
-	keepSamples = 14 * 24 * time.Hour    //
 	maxError    = 8 << 10                // bytes of an error text on record
 	reclaimMany = 500                    // jobs taken back in one statement
 	crashDelay  = time.Second            // back-off after the first crash; doubles
@@ -92,6 +104,8 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 	setDefault(&c.MaxCrashes, 5)
 	setDefault(&c.StuckAfter, 30*time.Second)
 	setDefault(&c.KeepAttempts, 7*24*time.Hour)
+	setDefault(&c.KeepCancelled, engine.KeepCancelled)
+	setDefault(&c.KeepSamples, 14*24*time.Hour)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -112,8 +126,9 @@ func (c Config) withDefaults(r *Registry) (Config, error) {
 		return c, fmt.Errorf("worker: StuckAfter is %s; it must be at least 100ms: handlers need a moment to return", c.StuckAfter)
 	case c.MaxStuck < 0 || c.MaxStuck > c.Concurrency:
 		return c, fmt.Errorf("worker: MaxStuck is %d; it must be 0 (never) to Concurrency (%d)", c.MaxStuck, c.Concurrency)
-	case c.KeepAttempts < 0:
-		return c, fmt.Errorf("worker: KeepAttempts is %s; it must not be negative", c.KeepAttempts)
+	}
+	if err := c.checkRetention(r); err != nil {
+		return c, err
 	}
 	for _, q := range c.Queues {
 		if q == "" || len(q) > jobs.MaxName {

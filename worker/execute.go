@@ -165,7 +165,7 @@ func (e *failedError) Error() string { return e.Failure.Error }
 
 // success is what finishing h with result writes.
 func (h *hold) success(result []byte) engine.Success {
-	return engine.Success{Hold: h.name(), Kind: h.Kind, Key: h.Key, Record: h.records(), Unkeyed: h.Key == "", Result: result, Keep: h.handler.keep, Then: h.Then}
+	return engine.Success{Hold: h.name(), Kind: h.Kind, Key: h.Key, Record: h.records(), Unkeyed: h.Key == "", Result: result, Keep: h.handler.keep, Retain: h.handler.retain, Then: h.Then}
 }
 
 // records tells whether a success of h leaves a record.

@@ -9,27 +9,31 @@ import (
 	"github.com/jobgen-go/jobgen/jobs"
 )
 
-// within is r with ms around each of its handlers, and r itself without any: jobs without middleware pay nothing for it.
-func (r *Registry) within(ms []jobs.Middleware) *Registry {
-	work := make([]jobs.Middleware, 0, len(ms))
-	for _, m := range ms {
+// with is r as a worker with this configuration runs it, and r itself if that changes nothing: jobs without middleware and
+// retention pay nothing for them.
+func (r *Registry) with(cfg *Config) *Registry {
+	var work []jobs.Middleware
+	for _, m := range cfg.Middleware {
 		if m.Work != nil {
 			work = append(work, m)
 		}
 	}
-	if len(work) == 0 {
+	if len(work) == 0 && len(cfg.Retain) == 0 {
 		return r
 	}
-	wrapped := *r
-	wrapped.handlers = make(map[string]*handler, len(r.handlers))
+	changed := *r
+	changed.handlers = make(map[string]*handler, len(r.handlers))
 	for _, h := range r.kinds() {
-		within := *h
-		within.call = h.within(work)
+		with := *h
+		with.retain = cfg.Retain[h.kind]
+		if len(work) > 0 {
+			with.call = h.within(work)
+		}
 		for _, name := range append([]string{h.kind}, h.was...) {
-			wrapped.handlers[name] = &within
+			changed.handlers[name] = &with
 		}
 	}
-	return &wrapped
+	return &changed
 }
 
 var errPanicked = errors.New("the handler panicked")

@@ -33,6 +33,7 @@ type handler struct {
 	timeout   time.Duration
 	backoff   jobs.Backoff
 	keep      time.Duration
+	retain    time.Duration // how long a success stays in the archive; 0: it does not
 	result    bool         // the kind has a result, so each success leaves a record
 	tx        reflect.Type // of the transaction it wants; nil: none
 	lock      bool         // owned by lock

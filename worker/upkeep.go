@@ -113,11 +113,18 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 }
 
 // purge removes what has expired, chunk by chunk.
-func (w *Worker) purge(ctx context.Context) (err error) {
+func (w *Worker) purge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime)
 	defer cancel()
 	for begin := now(); ; {
-		w.purges.more, err = w.store.Purge(ctx, w.cfg.KeepAttempts, keepSamples)
+		done, err := w.store.Purge(ctx, w.cfg.keep())
+		w.purges.more = done.More
+		for kind, n := range done.Dead {
+			w.log.Warn("dead jobs purged: nobody has requeued them for as long as Config.KeepDead", "kind", kind, "jobs", n)
+		}
+		for _, s := range done.Schedules {
+			w.log.Warn("a schedule is forgotten: no program has handled its kind for 90 days", "kind", s.Kind, "schedule", s.Name)
+		}
 		if err != nil || !w.purges.more || since(begin) >= w.purges.length {
 			return err
 		}

@@ -80,7 +80,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		return nil, errors.Join(errs...)
 	}
 	w := &Worker{
-		reg: r.within(cfg.Middleware), cfg: cfg, log: cfg.Logger, open: open,
+		reg: r.with(&cfg), cfg: cfg, log: cfg.Logger, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), beaten: make(chan struct{}, 1), signs: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		purges: purges{length: time.Second},

@@ -14,7 +14,7 @@ import (
 
 const archived = `-- name: Archived :many
 SELECT a.job_id, a.status, a.queue, a.kind, a.key, a.version, a.attempt, a.crashes, a.payload, a.headers,
-       coalesce(a.reason, '')::text AS reason, a.created_at, a.finished_at, a.expires_at
+       coalesce(a.reason, '')::text AS reason, a.created_at, a.started_at, a.worker_id, a.finished_at, a.expires_at
 FROM jobgen.job_archive a
 WHERE a.job_id = ANY($1::bigint[]) AND (cardinality($2::text[]) = 0 OR a.kind = ANY($2::text[]))
 `
@@ -37,6 +37,8 @@ type ArchivedRow struct {
 	Headers    []byte
 	Reason     string
 	CreatedAt  time.Time
+	StartedAt  *time.Time
+	WorkerID   *uuid.UUID
 	FinishedAt time.Time
 	ExpiresAt  time.Time
 }
@@ -64,6 +66,8 @@ func (q *Queries) Archived(ctx context.Context, arg ArchivedParams) ([]ArchivedR
 			&i.Headers,
 			&i.Reason,
 			&i.CreatedAt,
+			&i.StartedAt,
+			&i.WorkerID,
 			&i.FinishedAt,
 			&i.ExpiresAt,
 		); err != nil {
@@ -96,6 +100,10 @@ WITH found AS MATERIALIZED (
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, ended.attempt, ended.crashes, ended.payload, ended.headers,
          nullif($4::text, ''), ended.created_at, clock_timestamp() + $5::bigint * interval '1 microsecond'
   FROM ended
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT ended.id, ended.attempt, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'cancelled', $4::text FROM ended
@@ -148,7 +156,8 @@ type CancelRow struct {
 // that has it locked (jobgen.job) runs as well. A row that is changed while this
 // runs is locked first (found), so that DELETE and UPDATE see one form of it. Served by the primary keys (owned is LATERAL:
 // as a join, a plan made while the tables were empty walked all jobs) and by job_result_job: a job that has not ended is named by
-// the arbiter row of its key alone, and by kinds and keys such a plan read all results of the kinds.
+// the arbiter row of its key alone, and by kinds and keys such a plan read all results of the kinds. A record that is there
+// already is that of another job, whose id has been drawn again because the sequence was set back by hand: the newer one stays.
 func (q *Queries) Cancel(ctx context.Context, arg CancelParams) ([]CancelRow, error) {
 	rows, err := q.db.Query(ctx, cancel,
 		arg.Ids,
@@ -189,11 +198,16 @@ WITH ended AS (
   DELETE FROM jobgen.job_result r
   WHERE r.job_id = ANY(ARRAY(SELECT ended.id FROM ended WHERE ended.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
 ), archived AS (
-  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, expires_at)
+  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, expires_at)
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, greatest(ended.attempt - (NOT ($4::bool[])[ended.at])::int, 0),
          ended.crashes, ended.payload, ended.headers, nullif(ended.reason, ''), ended.created_at,
+         CASE WHEN ($4::bool[])[ended.at] THEN ended.claimed_at END, CASE WHEN ($4::bool[])[ended.at] THEN $3::uuid END,
          clock_timestamp() + $5::bigint * interval '1 microsecond'
   FROM ended
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT ended.id, greatest(ended.attempt - (NOT ($4::bool[])[ended.at])::int, 0), ended.fence, $3::uuid,

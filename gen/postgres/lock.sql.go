@@ -157,6 +157,87 @@ func (q *Queries) CompleteLocked(ctx context.Context, arg CompleteLockedParams) 
 	return items, nil
 }
 
+const completeLockedArchived = `-- name: CompleteLockedArchived :many
+WITH done AS (
+  DELETE FROM jobgen.jobs j WHERE j.id = $2::bigint AND j.worker_id IS NULL
+  RETURNING j.id, j.queue, j.kind, j.key, j.version, j.crashes, j.payload, j.headers, j.created_at
+), gone AS (
+  DELETE FROM jobgen.job_start s WHERE s.job_id = $2::bigint RETURNING s.worker_id, s.started_at
+), history AS (
+  INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
+  SELECT $2::bigint, $3::int, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
+  FROM gone WHERE gone.worker_id <> $4::uuid
+), put AS (
+  INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
+  SELECT done.kind, coalesce(done.key, 'job:' || done.id), done.id, nullif($5::text, '')::jsonb,
+         clock_timestamp(), clock_timestamp() + $6::bigint * interval '1 microsecond'
+  FROM done WHERE $1::bool
+  ON CONFLICT (kind, key) DO UPDATE
+  SET result = EXCLUDED.result, finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
+  WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
+  RETURNING r.job_id
+), archived AS (
+  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, created_at, started_at, worker_id, expires_at)
+  SELECT done.id, 'succeeded', done.queue, done.kind, done.key, done.version, $3::int, done.crashes, done.payload, done.headers, done.created_at,
+         (SELECT min(gone.started_at) FROM gone WHERE gone.worker_id = $4::uuid), $4::uuid,
+         clock_timestamp() + $7::bigint * interval '1 microsecond'
+  FROM done
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
+)
+SELECT done.id, (NOT $1::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done
+`
+
+type CompleteLockedArchivedParams struct {
+	Record   bool
+	ID       int64
+	Attempt  int32
+	WorkerID uuid.UUID
+	Result   string
+	KeepUs   int64
+	RetainUs int64
+}
+
+type CompleteLockedArchivedRow struct {
+	ID       int64
+	Recorded bool
+	Xact     int64
+}
+
+// CompleteLockedArchived is CompleteLocked for a kind that a worker's Retain names: the job goes into job_archive, as by
+// CompleteArchived.
+func (q *Queries) CompleteLockedArchived(ctx context.Context, arg CompleteLockedArchivedParams) ([]CompleteLockedArchivedRow, error) {
+	rows, err := q.db.Query(ctx, completeLockedArchived,
+		arg.Record,
+		arg.ID,
+		arg.Attempt,
+		arg.WorkerID,
+		arg.Result,
+		arg.KeepUs,
+		arg.RetainUs,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CompleteLockedArchivedRow
+	for rows.Next() {
+		var i CompleteLockedArchivedRow
+		if err := rows.Scan(&i.ID, &i.Recorded, &i.Xact); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const crash = `-- name: Crash :many
 WITH gone AS (
   DELETE FROM jobgen.job_start s WHERE s.job_id = $1::bigint RETURNING s.worker_id, s.started_at

@@ -89,8 +89,11 @@ type JobgenJobArchive struct {
 	Headers    []byte
 	Reason     *string
 	CreatedAt  time.Time
+	StartedAt  *time.Time
+	WorkerID   *uuid.UUID
 	FinishedAt time.Time
 	ExpiresAt  time.Time
+	Ctid       pgtype.TID
 }
 
 type JobgenJobAttempt struct {

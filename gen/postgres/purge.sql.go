@@ -12,48 +12,76 @@ import (
 	"github.com/google/uuid"
 )
 
-const purgeArchive = `-- name: PurgeArchive :execrows
-DELETE FROM jobgen.job_archive
-WHERE job_id = ANY(ARRAY(
-  SELECT a.job_id FROM jobgen.job_archive a
-  WHERE a.expires_at <= now()
+const purgeArchive = `-- name: PurgeArchive :one
+WITH doomed AS MATERIALIZED (
+  SELECT a.ctid AS at, a.expires_at FROM jobgen.job_archive a
+  WHERE a.expires_at <= now() AND a.expires_at >= coalesce($1::timestamptz, '-infinity')
   ORDER BY a.expires_at
-  LIMIT $1
+  LIMIT $2
   FOR UPDATE SKIP LOCKED
-))
+), gone AS (
+  DELETE FROM jobgen.job_archive
+  WHERE ctid = ANY(ARRAY(SELECT doomed.at FROM doomed)) AND expires_at <= now()
+  RETURNING job_id
+)
+SELECT count(*)::bigint AS n,
+  coalesce((SELECT max(doomed.expires_at) FROM doomed WHERE doomed.expires_at > '-infinity'), 'epoch')::timestamptz AS upto
+FROM gone
 `
 
-// PurgeArchive removes up to n jobs that have been on record for long enough. Served by job_archive_expiry.
-func (q *Queries) PurgeArchive(ctx context.Context, n int32) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeArchive, n)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+type PurgeArchiveParams struct {
+	After *time.Time
+	N     int32
 }
 
-const purgeAttempts = `-- name: PurgeAttempts :execrows
-DELETE FROM jobgen.job_attempt
-WHERE job_id = ANY(ARRAY(
-  SELECT o.job_id FROM jobgen.job_attempt o
+type PurgeArchiveRow struct {
+	N    int64
+	Upto time.Time
+}
+
+// PurgeArchive removes up to n jobs that have been on record for long enough, as PurgeResults does, and for its reasons. Served by
+// job_archive_expiry.
+func (q *Queries) PurgeArchive(ctx context.Context, arg PurgeArchiveParams) (PurgeArchiveRow, error) {
+	row := q.db.QueryRow(ctx, purgeArchive, arg.After, arg.N)
+	var i PurgeArchiveRow
+	err := row.Scan(&i.N, &i.Upto)
+	return i, err
+}
+
+const purgeAttempts = `-- name: PurgeAttempts :one
+WITH doomed AS MATERIALIZED (
+  SELECT o.job_id, o.ended_at FROM jobgen.job_attempt o
   WHERE o.ended_at < now() - $1::bigint * interval '1 microsecond'
-  LIMIT $2
-)) AND ended_at < now() - $1::bigint * interval '1 microsecond'
+    AND o.ended_at >= coalesce($2::timestamptz, '-infinity')
+  LIMIT $3
+), gone AS (
+  DELETE FROM jobgen.job_attempt
+  WHERE job_id = ANY(ARRAY(SELECT doomed.job_id FROM doomed)) AND ended_at < now() - $1::bigint * interval '1 microsecond'
+  RETURNING job_id
+)
+SELECT count(*)::bigint AS n,
+  coalesce((SELECT max(doomed.ended_at) FROM doomed WHERE doomed.ended_at > '-infinity'), 'epoch')::timestamptz AS upto
+FROM gone
 `
 
 type PurgeAttemptsParams struct {
 	KeepUs int64
+	After  *time.Time
 	N      int32
 }
 
+type PurgeAttemptsRow struct {
+	N    int64
+	Upto time.Time
+}
+
 // PurgeAttempts removes the old history of up to n jobs. The index on ended_at is a BRIN: the table is append-only, so
-// what is old lies together.
-func (q *Queries) PurgeAttempts(ctx context.Context, arg PurgeAttemptsParams) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeAttempts, arg.KeepUs, arg.N)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+// what is old lies together, though not in order. upto and @after are as in PurgeResults.
+func (q *Queries) PurgeAttempts(ctx context.Context, arg PurgeAttemptsParams) (PurgeAttemptsRow, error) {
+	row := q.db.QueryRow(ctx, purgeAttempts, arg.KeepUs, arg.After, arg.N)
+	var i PurgeAttemptsRow
+	err := row.Scan(&i.N, &i.Upto)
+	return i, err
 }
 
 const purgeCancels = `-- name: PurgeCancels :execrows
@@ -73,6 +101,80 @@ func (q *Queries) PurgeCancels(ctx context.Context, n int32) (int64, error) {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const purgeDead = `-- name: PurgeDead :one
+WITH looked AS MATERIALIZED (
+  SELECT d.id, d.kind, d.run_at FROM jobgen.jobs d
+  WHERE d.dead AND (d.kind, d.id) > ($1::text, $2::bigint)
+  ORDER BY d.kind, d.id
+  LIMIT $3
+), doomed AS MATERIALIZED (
+  SELECT j.id, j.kind, j.key FROM jobgen.jobs j
+  WHERE j.id = ANY(ARRAY(
+      SELECT looked.id FROM looked WHERE looked.run_at < now() - $4::bigint * interval '1 microsecond'
+    )) AND j.dead AND j.run_at < now() - $4::bigint * interval '1 microsecond'
+  FOR UPDATE SKIP LOCKED
+), arbiter AS MATERIALIZED (
+  SELECT r.ctid AS at, r.job_id FROM jobgen.job_result r
+  WHERE r.job_id = ANY(ARRAY(SELECT doomed.id FROM doomed WHERE doomed.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  FOR UPDATE SKIP LOCKED
+), busy AS MATERIALIZED (
+  SELECT r.job_id FROM jobgen.job_result r
+  WHERE r.job_id = ANY(ARRAY(SELECT doomed.id FROM doomed WHERE doomed.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+    AND r.job_id NOT IN (SELECT arbiter.job_id FROM arbiter)
+), freed AS (
+  DELETE FROM jobgen.job_result r WHERE r.ctid = ANY(ARRAY(SELECT arbiter.at FROM arbiter))
+), gone AS (
+  DELETE FROM jobgen.jobs j
+  WHERE j.id = ANY(ARRAY(SELECT doomed.id FROM doomed WHERE doomed.id NOT IN (SELECT busy.job_id FROM busy)))
+  RETURNING j.kind
+), counted AS (
+  SELECT gone.kind, count(*) AS n FROM gone GROUP BY gone.kind
+)
+SELECT (SELECT count(*) FROM looked)::bigint AS looked,
+  coalesce((SELECT array_agg(counted.kind) FROM counted), '{}')::text[] AS kinds,
+  coalesce((SELECT array_agg(counted.n) FROM counted), '{}')::bigint[] AS counts,
+  coalesce((SELECT l.kind FROM looked l ORDER BY l.kind DESC, l.id DESC LIMIT 1), '')::text AS last_kind,
+  coalesce((SELECT l.id FROM looked l ORDER BY l.kind DESC, l.id DESC LIMIT 1), 0)::bigint AS last_id
+`
+
+type PurgeDeadParams struct {
+	AfterKind string
+	AfterID   int64
+	N         int32
+	KeepUs    int64
+}
+
+type PurgeDeadRow struct {
+	Looked   int64
+	Kinds    []string
+	Counts   []int64
+	LastKind string
+	LastID   int64
+}
+
+// PurgeDead looks at the next n dead jobs from (kind, id) on, in the order of jobs_dead, and removes those that died longer ago
+// than that, with the arbiter rows of their keys: a key is free again then. It tells of which kinds it removed how many, and how
+// far it has got: kind and id of the last that it looked at; looked < n: to the end. When a job died is its run_at, for which there
+// is no index: one more would cost each enqueue something. It waits for nobody: a job that somebody has locked, or whose arbiter
+// row somebody has (Replace, in a transaction of the application's), is left for the next time.
+func (q *Queries) PurgeDead(ctx context.Context, arg PurgeDeadParams) (PurgeDeadRow, error) {
+	row := q.db.QueryRow(ctx, purgeDead,
+		arg.AfterKind,
+		arg.AfterID,
+		arg.N,
+		arg.KeepUs,
+	)
+	var i PurgeDeadRow
+	err := row.Scan(
+		&i.Looked,
+		&i.Kinds,
+		&i.Counts,
+		&i.LastKind,
+		&i.LastID,
+	)
+	return i, err
 }
 
 const purgeResults = `-- name: PurgeResults :one
@@ -126,6 +228,39 @@ func (q *Queries) PurgeSamples(ctx context.Context, keepUs int64) (int64, error)
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const purgeSchedules = `-- name: PurgeSchedules :many
+DELETE FROM jobgen.schedules s
+WHERE s.next_at < now() - $1::bigint * interval '1 microsecond'
+RETURNING s.kind, s.name
+`
+
+type PurgeSchedulesRow struct {
+	Kind string
+	Name string
+}
+
+// PurgeSchedules forgets schedules whose tick nobody has enqueued for that long: no program handles their kind any more. (One that
+// does enqueues it within seconds.)
+func (q *Queries) PurgeSchedules(ctx context.Context, keepUs int64) ([]PurgeSchedulesRow, error) {
+	rows, err := q.db.Query(ctx, purgeSchedules, keepUs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PurgeSchedulesRow
+	for rows.Next() {
+		var i PurgeSchedulesRow
+		if err := rows.Scan(&i.Kind, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const purgeWorkers = `-- name: PurgeWorkers :execrows

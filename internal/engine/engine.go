@@ -80,7 +80,7 @@ type Inserted struct {
 
 // State is what is known of a job: its status while it is in jobs, its result once there is one.
 type State struct {
-	Status    string // "": not in jobs, nor cancelled
+	Status    string // "": not in jobs, nor cancelled, nor in the archive
 	Finished  bool   // a result is on record
 	Result    []byte // nil: finished without a value
 	Attempt   int
@@ -91,14 +91,17 @@ type State struct {
 // Answers to Producer.Cancel, beside StatusFinished.
 const (
 	StatusCancelled = "cancelled" // also the State of such a job
+	StatusSucceeded = "succeeded" // only the State of a job that stays on record, and of which there is no result
 	StatusAsked     = "asked"
 	StatusFinished  = "finished"
 	StatusAlready   = "already cancelled"
 )
 
 const (
-	// KeepCancelled is how long a cancelled job stays on record.
+	// KeepCancelled is how long a cancelled job stays on record, unless the worker that ended it says otherwise.
 	KeepCancelled = 30 * 24 * time.Hour
+	// KeepSchedules is how long a schedule is kept of which nobody enqueues the ticks any more.
+	KeepSchedules = 90 * 24 * time.Hour
 	// MaxSnoozes is how often a handler can put its job off; after that, each time is a failed attempt.
 	MaxSnoozes = 1000
 )
@@ -135,13 +138,13 @@ type Claimed struct {
 type Hold struct{ ID, Fence int64 }
 
 // Success is a hold whose handler succeeded. Record: write a job_result row, which lives for Keep; Kind and Key are for finding out
-// why there is none. Unkeyed: the job has no key, so the row is new.
+// why there is none. Unkeyed: the job has no key, so the row is new. Retain: the job stays in job_archive for so long; 0: it is gone.
 type Success struct {
 	Hold
 	Kind, Key       string
 	Record, Unkeyed bool
 	Result          []byte // JSON; nil: none
-	Keep            time.Duration
+	Keep, Retain    time.Duration
 	Then            []FollowUp // enqueued in the transaction that completes the hold, and only if that finds it
 }
 
@@ -182,6 +185,20 @@ type Failed struct {
 	ID      int64
 	Dead    bool
 	Snoozed bool
+}
+
+// Keep is how long things stay on record that carry no time of their own to go.
+type Keep struct {
+	Attempts, Samples time.Duration
+	Cancelled         time.Duration // of a job that the purge itself cancels
+	Dead              time.Duration // 0: for ever
+}
+
+// Purged is what a purge has removed that is worth a line, and whether there is more.
+type Purged struct {
+	More      bool
+	Dead      map[string]int64 // dead jobs, by kind
+	Schedules []Schedule       // Kind and Name only
 }
 
 // Cancelled is a hold that is to end because somebody has asked for it or for its deadline.
@@ -322,12 +339,12 @@ type Store interface {
 	NextDue(ctx context.Context, marks []Mark, later bool, within time.Duration) (time.Duration, error)
 
 	// Complete, Fail, Release and Cancel take current holds only and answer with those that were. Complete takes successes that
-	// all have follow-ups, or that have none and are alike in Record. What Fail and Release do not answer for may have been
+	// all have follow-ups, or that have none and all have Retain, or have neither and are alike in Record. What Fail and Release do not answer for may have been
 	// asked to end, or have no time left: Cancel ends it, and tells why.
 	Complete(ctx context.Context, id uuid.UUID, done []Success) ([]int64, error)
 	Fail(ctx context.Context, id uuid.UUID, failed []Failure) ([]Failed, error)
 	Release(ctx context.Context, id uuid.UUID, holds []Hold) ([]int64, error)
-	Cancel(ctx context.Context, id uuid.UUID, holds []Cancelled) ([]Cancel, error)
+	Cancel(ctx context.Context, id uuid.UUID, holds []Cancelled, keep time.Duration) ([]Cancel, error)
 	// Fates tells, in the order of doubts, what became of transactions of which the answer to COMMIT was lost. id is the
 	// worker that the job's row named before; uuid.Nil: none (the row was queued, with fence 0).
 	Fates(ctx context.Context, id uuid.UUID, doubts []InDoubt) ([]Fate, error)
@@ -338,8 +355,8 @@ type Store interface {
 	// MarkLost judges the workers whose lease has run out; Reclaim takes back what lost workers hold, at most n.
 	MarkLost(ctx context.Context) ([]Lost, error)
 	Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Duration, orphans bool) ([]Reclaimed, error)
-	// Purge removes some of what has expired and tells whether there is more.
-	Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (more bool, err error)
+	// Purge removes some of what has expired.
+	Purge(ctx context.Context, keep Keep) (Purged, error)
 
 	// Now is the database's clock.
 	Now(ctx context.Context) (time.Time, error)
@@ -474,6 +491,8 @@ type Archived struct {
 	Crashes    int               `json:"crashes"`
 	Reason     string            `json:"reason,omitempty"`
 	CreatedAt  time.Time         `json:"created_at"`
+	StartedAt  *time.Time        `json:"started_at,omitempty"` // its last attempt
+	WorkerID   *uuid.UUID        `json:"worker_id,omitempty"`  // whose that was
 	FinishedAt time.Time         `json:"finished_at"`
 	ExpiresAt  time.Time         `json:"expires_at"`
 	Payload    json.RawMessage   `json:"payload,omitempty"`

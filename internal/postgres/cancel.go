@@ -28,7 +28,7 @@ func (p Producer) Cancel(ctx context.Context, kinds []string, id int64, reason s
 	q := gen.New(fresh(p.DB))
 	pause := lockedFirst
 	for range lockedTries {
-		answer, err := cancel(ctx, q, kinds, id, reason)
+		answer, err := cancel(ctx, q, kinds, id, reason, engine.KeepCancelled)
 		switch {
 		case err != nil:
 			return "", err
@@ -50,9 +50,9 @@ func (p Producer) Cancel(ctx context.Context, kinds []string, id int64, reason s
 }
 
 // cancel tries once. "": it is not in jobs.
-func cancel(ctx context.Context, q *gen.Queries, kinds []string, id int64, reason string) (string, error) {
+func cancel(ctx context.Context, q *gen.Queries, kinds []string, id int64, reason string, keep time.Duration) (string, error) {
 	rows, err := q.Cancel(ctx, gen.CancelParams{
-		Ids: []int64{id}, Kinds: orEmpty(kinds), Statuses: []string{}, Reason: reason, KeepUs: engine.KeepCancelled.Microseconds(),
+		Ids: []int64{id}, Kinds: orEmpty(kinds), Statuses: []string{}, Reason: reason, KeepUs: keep.Microseconds(),
 	})
 	if err != nil || len(rows) == 0 {
 		return "", translate(err)
@@ -87,8 +87,8 @@ func (p Producer) ended(ctx context.Context, q *gen.Queries, kinds []string, id 
 	return engine.StatusFinished, nil
 }
 
-func (s *Store) Cancel(ctx context.Context, id uuid.UUID, holds []engine.Cancelled) ([]engine.Cancel, error) {
-	arg := gen.CancelHeldParams{WorkerID: id, KeepUs: engine.KeepCancelled.Microseconds()}
+func (s *Store) Cancel(ctx context.Context, id uuid.UUID, holds []engine.Cancelled, keep time.Duration) ([]engine.Cancel, error) {
+	arg := gen.CancelHeldParams{WorkerID: id, KeepUs: keep.Microseconds()}
 	for _, h := range holds {
 		arg.Ids, arg.Fences = append(arg.Ids, h.ID), append(arg.Fences, h.Fence)
 		arg.Started, arg.Errors = append(arg.Started, h.Started), append(arg.Errors, h.Error)
@@ -103,7 +103,7 @@ func (s *Store) Cancel(ctx context.Context, id uuid.UUID, holds []engine.Cancell
 
 // purgeCancels removes messages that have no reader any more. A job that is still there without having been ended, because
 // its worker was lost or it is owned by lock, is cancelled again, by its message.
-func (s *Store) purgeCancels(ctx context.Context) (int64, error) {
+func (s *Store) purgeCancels(ctx context.Context, keep time.Duration) (int64, error) {
 	unheard, err := s.q.UnheardCancels(ctx, purgeChunk)
 	if err != nil {
 		return 0, translate(err)
@@ -115,7 +115,7 @@ func (s *Store) purgeCancels(ctx context.Context) (int64, error) {
 			if err != nil {
 				return err
 			}
-			answer, err := cancel(ctx, q, nil, u.JobID, reason)
+			answer, err := cancel(ctx, q, nil, u.JobID, reason, keep)
 			if err == nil && answer == statusLocked {
 				err = engine.ErrLocked
 			}

@@ -33,7 +33,7 @@ func (f *fixture) fail(w *engine.Worker, failures ...engine.Failure) []engine.Fa
 
 func (f *fixture) end(w *engine.Worker, holds ...engine.Cancelled) []engine.Cancel {
 	f.Helper()
-	got, err := f.store.Cancel(f.ctx(), w.ID, holds)
+	got, err := f.store.Cancel(f.ctx(), w.ID, holds, engine.KeepCancelled)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -30,18 +30,21 @@ func (s *Store) completeThen(ctx context.Context, id uuid.UUID, done []engine.Su
 
 func finishThen(ctx context.Context, tx pgx.Tx, id uuid.UUID, done []engine.Success) ([]int64, error) {
 	byID := make(map[int64]*engine.Success, len(done))
-	var recorded, plain []engine.Success
+	var recorded, plain, archived []engine.Success
 	for i := range done {
 		byID[done[i].ID] = &done[i]
-		if done[i].Record {
-			recorded = append(recorded, done[i])
-		} else {
-			plain = append(plain, done[i])
+		switch d := done[i]; {
+		case d.Retain > 0:
+			archived = append(archived, d)
+		case d.Record:
+			recorded = append(recorded, d)
+		default:
+			plain = append(plain, d)
 		}
 	}
 	var all []int64
 	var then []engine.FollowUp
-	for _, form := range [][]engine.Success{plain, recorded} {
+	for _, form := range [][]engine.Success{plain, recorded, archived} {
 		if len(form) == 0 {
 			continue
 		}

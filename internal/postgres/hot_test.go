@@ -174,6 +174,10 @@ func (sc *scene) statements() (all []statement) {
 		_, err := q.CompleteLocked(ctx, gen.CompleteLockedParams{Record: true, ID: sc.queued, Attempt: 1, WorkerID: sc.worker, Result: "1", KeepUs: 1000})
 		return err
 	})
+	add("CompleteLockedArchived", onWorker, "jobs_pkey", func(q *gen.Queries) error {
+		_, err := q.CompleteLockedArchived(ctx, gen.CompleteLockedArchivedParams{Record: true, ID: sc.queued, Attempt: 1, WorkerID: sc.worker, Result: "1", KeepUs: 1000, RetainUs: 1000})
+		return err
+	})
 	add("Adopt", onWorker, "jobs_pkey", func(q *gen.Queries) error {
 		_, err := q.Adopt(ctx, gen.AdoptParams{ID: sc.queued, Attempt: 1, WorkerID: sc.worker})
 		return err
@@ -199,6 +203,14 @@ func (sc *scene) statements() (all []statement) {
 	add("Complete, in a handler's transaction", onAppNow, "jobs_pkey", complete)
 	add("CompleteRecorded, in a handler's transaction", onAppNow, "jobs_pkey", recorded)
 	add("HandedOver, in a handler's transaction", onAppNow, "", handed)
+	for name, on := range map[string]place{"CompleteArchived": onWorker, "CompleteArchived, in a handler's transaction": onAppNow} {
+		add(name, on, "jobs_pkey", func(q *gen.Queries) error {
+			r, n := sc.results(), len(sc.held)
+			_, err := q.CompleteArchived(ctx, gen.CompleteArchivedParams{Ids: r.Ids, Fences: r.Fences, WorkerID: r.WorkerID, Results: r.Results, KeepUs: r.KeepUs,
+				Records: slices.Repeat([]bool{true}, n), RetainUs: make([]int64, n), Reasons: make([]string, n)})
+			return err
+		})
+	}
 	add("CompleteUnkeyed", onWorker, "jobs_pkey", func(q *gen.Queries) error {
 		r := sc.results()
 		_, err := q.CompleteUnkeyed(ctx, gen.CompleteUnkeyedParams{Ids: r.Ids, Fences: r.Fences, WorkerID: r.WorkerID, Results: r.Results, KeepUs: r.KeepUs})
@@ -270,7 +282,12 @@ func (sc *scene) statements() (all []statement) {
 		return err
 	})
 	add("PurgeWorkers", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeWorkers(ctx); return err })
-	add("PurgeArchive", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeArchive(ctx, 10); return err })
+	add("PurgeArchive", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeArchive(ctx, gen.PurgeArchiveParams{N: 10}); return err })
+	add("PurgeDead", onWorker, "", func(q *gen.Queries) error {
+		_, err := q.PurgeDead(ctx, gen.PurgeDeadParams{N: 10, KeepUs: time.Hour.Microseconds()})
+		return err
+	})
+	add("PurgeSchedules", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeSchedules(ctx, 1000); return err })
 	add("PurgeStarts", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeStarts(ctx, 10); return err })
 	add("PurgeCancels", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeCancels(ctx, 10); return err })
 	add("UnheardCancels", onWorker, "", func(q *gen.Queries) error { _, err := q.UnheardCancels(ctx, 10); return err })

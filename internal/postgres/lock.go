@@ -72,9 +72,10 @@ func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) 
 	ctx, cancel := ending(ctx)
 	defer cancel()
 	q := gen.New(planned{l.tx, false})
-	rows, err := q.CompleteLocked(ctx, gen.CompleteLockedParams{
+	arg := gen.CompleteLockedParams{
 		Record: done.Record, ID: l.job.ID, Attempt: int32(l.job.Attempt), WorkerID: id, Result: string(done.Result), KeepUs: done.Keep.Microseconds(),
-	})
+	}
+	rows, err := completeLocked(ctx, q, arg, done.Retain)
 	switch {
 	case err == nil && (len(rows) == 0 || rows[0].Xact == 0):
 		return errEnded // and had begun another
@@ -93,6 +94,20 @@ func (l *locked) Finish(ctx context.Context, id uuid.UUID, done engine.Success) 
 		return err
 	}
 	return commit(ctx, l.tx, rows[0].Xact)
+}
+
+func completeLocked(ctx context.Context, q *gen.Queries, arg gen.CompleteLockedParams, retain time.Duration) ([]gen.CompleteLockedRow, error) {
+	if retain == 0 {
+		return q.CompleteLocked(ctx, arg)
+	}
+	rows, err := q.CompleteLockedArchived(ctx, gen.CompleteLockedArchivedParams{
+		Record: arg.Record, ID: arg.ID, Attempt: arg.Attempt, WorkerID: arg.WorkerID, Result: arg.Result, KeepUs: arg.KeepUs, RetainUs: retain.Microseconds(),
+	})
+	out := make([]gen.CompleteLockedRow, len(rows))
+	for i, r := range rows {
+		out[i] = gen.CompleteLockedRow(r)
+	}
+	return out, err
 }
 
 func (l *locked) Adopt(ctx context.Context, id uuid.UUID, ran time.Duration) (int64, error) {

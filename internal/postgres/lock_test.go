@@ -237,7 +237,7 @@ func TestPurgeForgetsMarksOfJobsThatAreGone(t *testing.T) {
 	f.begun(w, -1)
 	f.begun(w, -2)
 	f.exec("UPDATE jobgen.job_start SET started_at = now() - interval '1 hour' WHERE job_id <> -2")
-	if _, err := f.store.Purge(f.ctx(), time.Hour, time.Hour); err != nil {
+	if _, err := f.store.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	f.expect("{-2,"+strconv.FormatInt(id, 10)+"}", "SELECT array_agg(job_id ORDER BY job_id)::text FROM jobgen.job_start")

@@ -167,7 +167,7 @@ func archived(ctx context.Context, q *gen.Queries, ids []int64) ([]engine.Archiv
 		}
 		out[i] = engine.Archived{
 			ID: r.JobID, Status: r.Status, Queue: r.Queue, Kind: r.Kind, Key: deref(r.Key), Version: int(r.Version), Attempt: int(r.Attempt),
-			Crashes: int(r.Crashes), Reason: r.Reason, CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Payload: r.Payload,
+			Crashes: int(r.Crashes), Reason: r.Reason, CreatedAt: r.CreatedAt, StartedAt: r.StartedAt, WorkerID: r.WorkerID, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Payload: r.Payload,
 			Headers: headers,
 		}
 	}

@@ -346,8 +346,12 @@ func (p Producer) State(ctx context.Context, kinds []string, id int64, key strin
 		return state, nil
 	}
 	archived, err := q.Archived(ctx, gen.ArchivedParams{Ids: []int64{id}, Kinds: kinds})
-	if err == nil && len(archived) > 0 && archived[0].Status == engine.StatusCancelled {
+	switch {
+	case err != nil || len(archived) == 0:
+	case archived[0].Status == engine.StatusCancelled:
 		return engine.State{Status: engine.StatusCancelled, Reason: archived[0].Reason}, nil
+	case state.Status == "" && !state.Finished: // else its key's work is another job's by now, which is asked for
+		return engine.State{Status: engine.StatusSucceeded, Attempt: int(archived[0].Attempt)}, nil
 	}
 	return state, translate(err)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
 const week = 7 * 24 * time.Hour
@@ -15,11 +16,11 @@ const week = 7 * 24 * time.Hour
 func (f *fixture) purge() int {
 	f.Helper()
 	for calls := 1; ; calls++ {
-		more, err := f.store.Purge(f.ctx(), week, 2*week)
+		done, err := f.store.Purge(f.ctx(), engine.Keep{Attempts: week, Samples: 2 * week})
 		if err != nil {
 			f.Fatal(err)
 		}
-		if !more {
+		if !done.More {
 			return calls
 		}
 	}
@@ -87,10 +88,11 @@ func TestG10ConcurrentPurgesAreHarmless(t *testing.T) {
 		store := f.openStore()
 		all.Go(func() {
 			for more := true; more; {
-				var err error
-				if more, err = store.Purge(f.ctx(), week, week); err != nil {
+				done, err := store.Purge(f.ctx(), engine.Keep{Attempts: week, Samples: week})
+				if err != nil {
 					t.Error(err)
 				}
+				more = done.More
 			}
 		})
 	}
@@ -110,7 +112,7 @@ func TestAPurgeDoesNotWalkWhatItHasLeftDead(t *testing.T) {
 		SELECT 'k', 'key ' || i, i, now(), now() - interval '1 h' + i * interval '1 ms' FROM generate_series(1, 2500) i`)
 	f.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at) VALUES ('k', 'for ever expired', 0, now(), '-infinity')`)
 	chunk := func() {
-		if _, err := f.store.Purge(f.ctx(), week, week); err != nil {
+		if _, err := f.store.Purge(f.ctx(), engine.Keep{Attempts: week, Samples: week}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,7 +41,7 @@ type Store struct {
 	clock       func() time.Time // of this machine; only to be compared with the database's
 	skew        atomic.Int64     // how far it is ahead of that, in microseconds
 	listenCheck time.Duration
-	purged      atomic.Pointer[time.Time] // until when the results had expired that the last chunk of a purge took
+	purges      purges
 }
 
 var _ engine.Store = (*Store)(nil)
@@ -267,7 +266,7 @@ type completed struct {
 	xact       int64   // in a handler's transaction: its id; 0: it is not the one that began
 }
 
-// complete takes outcomes that leave a record or outcomes that leave none, not both in one call. inTx: this completes the one
+// complete takes outcomes that all stay in the archive, or else all leave a record, or none does. inTx: this completes the one
 // job of a handler's transaction.
 func complete(ctx context.Context, db gen.DBTX, id uuid.UUID, done []engine.Success, inTx bool) (c completed, err error) {
 	numbers := make([]int64, 3*len(done))
@@ -277,6 +276,9 @@ func complete(ctx context.Context, db gen.DBTX, id uuid.UUID, done []engine.Succ
 	for i, d := range done {
 		ids[i], fences[i] = d.ID, d.Fence
 		unkeyed = unkeyed && d.Unkeyed
+	}
+	if done[0].Retain > 0 {
+		return archive(ctx, db, id, done, ids, fences, inTx)
 	}
 	if !done[0].Record {
 		var row gen.CompleteRow
@@ -375,39 +377,6 @@ func (s *Store) Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Dur
 		out = append(out, engine.Reclaimed{ID: r.ID, Queue: r.Queue, Kind: r.Kind, Crashes: int(r.Crashes), Worker: r.WorkerID, Dead: r.Dead})
 	}
 	return out, translate(err)
-}
-
-// purgeChunk bounds about how many rows one purge removes, and so how long it holds their locks.
-const purgeChunk = 1000
-
-func (s *Store) Purge(ctx context.Context, keepAttempts, keepSamples time.Duration) (bool, error) {
-	results, err := s.q.PurgeResults(ctx, gen.PurgeResultsParams{After: s.purged.Load(), N: purgeChunk})
-	if err != nil {
-		return false, translate(err)
-	}
-	s.purged.Store(&results.Upto)
-	if results.N < purgeChunk {
-		s.purged.Store(nil) // from the left end: what others had locked, and what was committed late
-	}
-	attempts, err := s.q.PurgeAttempts(ctx, gen.PurgeAttemptsParams{KeepUs: keepAttempts.Microseconds(), N: purgeChunk})
-	if err != nil {
-		return false, translate(err)
-	}
-	if _, err := s.q.PurgeSamples(ctx, keepSamples.Microseconds()); err != nil {
-		return false, translate(err)
-	}
-	if _, err := s.q.PurgeWorkers(ctx); err != nil {
-		return false, translate(err)
-	}
-	if _, err := s.q.PurgeStarts(ctx, purgeChunk); err != nil {
-		return false, translate(err)
-	}
-	archived, err := s.q.PurgeArchive(ctx, purgeChunk)
-	if err != nil {
-		return false, translate(err)
-	}
-	cancels, err := s.purgeCancels(ctx)
-	return slices.Max([]int64{results.N, attempts, archived, cancels}) >= purgeChunk, translate(err)
 }
 
 func (s *Store) Sleep(ctx context.Context, w *engine.Worker) (int, error) {

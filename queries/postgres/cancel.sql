@@ -6,7 +6,8 @@
 -- that has it locked (jobgen.job) runs as well. A row that is changed while this
 -- runs is locked first (found), so that DELETE and UPDATE see one form of it. Served by the primary keys (owned is LATERAL:
 -- as a join, a plan made while the tables were empty walked all jobs) and by job_result_job: a job that has not ended is named by
--- the arbiter row of its key alone, and by kinds and keys such a plan read all results of the kinds.
+-- the arbiter row of its key alone, and by kinds and keys such a plan read all results of the kinds. A record that is there
+-- already is that of another job, whose id has been drawn again because the sequence was set back by hand: the newer one stays.
 WITH found AS MATERIALIZED (
   SELECT j.id, j.status FROM jobgen.jobs j
   WHERE j.id = ANY(@ids::bigint[]) AND (cardinality(@kinds::text[]) = 0 OR j.kind = ANY(@kinds::text[]))
@@ -25,6 +26,10 @@ WITH found AS MATERIALIZED (
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, ended.attempt, ended.crashes, ended.payload, ended.headers,
          nullif(@reason::text, ''), ended.created_at, clock_timestamp() + sqlc.arg(keep_us)::bigint * interval '1 microsecond'
   FROM ended
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT ended.id, ended.attempt, 0, '00000000-0000-0000-0000-000000000000', clock_timestamp(), 'cancelled', @reason::text FROM ended
@@ -72,11 +77,16 @@ WITH ended AS (
   DELETE FROM jobgen.job_result r
   WHERE r.job_id = ANY(ARRAY(SELECT ended.id FROM ended WHERE ended.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
 ), archived AS (
-  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, expires_at)
+  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, expires_at)
   SELECT ended.id, 'cancelled', ended.queue, ended.kind, ended.key, ended.version, greatest(ended.attempt - (NOT (@started::bool[])[ended.at])::int, 0),
          ended.crashes, ended.payload, ended.headers, nullif(ended.reason, ''), ended.created_at,
+         CASE WHEN (@started::bool[])[ended.at] THEN ended.claimed_at END, CASE WHEN (@started::bool[])[ended.at] THEN @worker_id::uuid END,
          clock_timestamp() + sqlc.arg(keep_us)::bigint * interval '1 microsecond'
   FROM ended
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
 ), history AS (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT ended.id, greatest(ended.attempt - (NOT (@started::bool[])[ended.at])::int, 0), ended.fence, @worker_id::uuid,
@@ -90,6 +100,6 @@ SELECT ended.id, ended.reason::text AS reason FROM ended;
 -- name: Archived :many
 -- Archived finds jobs that have left jobs and stay on record. Without kinds, whatever their kind.
 SELECT a.job_id, a.status, a.queue, a.kind, a.key, a.version, a.attempt, a.crashes, a.payload, a.headers,
-       coalesce(a.reason, '')::text AS reason, a.created_at, a.finished_at, a.expires_at
+       coalesce(a.reason, '')::text AS reason, a.created_at, a.started_at, a.worker_id, a.finished_at, a.expires_at
 FROM jobgen.job_archive a
 WHERE a.job_id = ANY(@ids::bigint[]) AND (cardinality(@kinds::text[]) = 0 OR a.kind = ANY(@kinds::text[]));

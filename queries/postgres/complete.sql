@@ -53,6 +53,43 @@ WITH done AS (
 )
 SELECT done.id FROM done;
 
+-- name: CompleteArchived :many
+-- CompleteArchived removes finished jobs of kinds that a worker's Retain names and puts them into job_archive in the same
+-- statement; of those that leave one (records), the result goes on record, as in CompleteRecorded. The same rule: current holds
+-- only; in_tx likewise; recorded is true for those that leave none. Apart from the statements above, which would pay for the
+-- archive without using it. A record that is there already is that of another job, whose id has been drawn again because the
+-- sequence was set back by hand: the newer one stays, and the job ends as any other.
+WITH done AS (
+  DELETE FROM jobgen.jobs j
+  WHERE j.id = ANY(@ids::bigint[]) AND j.fence = ANY(@fences::bigint[]) AND j.worker_id = @worker_id::uuid
+  RETURNING j.id, j.queue, j.kind, j.key, j.version, j.attempt, j.crashes, j.payload, j.headers, j.created_at, j.claimed_at
+), outcome AS (
+  SELECT unnest(@ids::bigint[]) AS id, unnest(@records::bool[]) AS record, unnest(@results::text[]) AS result, unnest(@keep_us::bigint[]) AS keep_us,
+         unnest(@retain_us::bigint[]) AS retain_us, unnest(@reasons::text[]) AS reason
+), put AS (
+  INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
+  SELECT done.kind, coalesce(done.key, 'job:' || done.id), done.id, nullif(outcome.result, '')::jsonb,
+         clock_timestamp(), clock_timestamp() + outcome.keep_us * interval '1 microsecond'
+  FROM done JOIN outcome ON outcome.id = done.id WHERE outcome.record
+  ON CONFLICT (kind, key) DO UPDATE
+  SET result = EXCLUDED.result, finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
+  WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
+  RETURNING r.job_id
+), archived AS (
+  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, expires_at)
+  SELECT done.id, 'succeeded', done.queue, done.kind, done.key, done.version, done.attempt, done.crashes, done.payload, done.headers,
+         nullif(outcome.reason, ''), done.created_at, done.claimed_at, @worker_id::uuid,
+         clock_timestamp() + outcome.retain_us * interval '1 microsecond'
+  FROM done JOIN outcome ON outcome.id = done.id
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
+)
+SELECT done.id, (NOT outcome.record OR done.id IN (SELECT put.job_id FROM put))::bool AS recorded, (CASE WHEN @in_tx::bool AND current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done JOIN outcome ON outcome.id = done.id;
+
 -- name: HandedOver :many
 -- HandedOver finds those of the jobs whose key is now a newer job's that has not finished: it was handed over while they ran
 -- (Replace), and what they did counts. It is asked in a statement of its own, after the completion in the same transaction:

@@ -5,13 +5,14 @@
 -- empty, walked all of it for each flush. What is asked to end, or has no further try before its deadline, is left alone:
 -- CancelHeld is for those. (Both in one statement would have to lock all rows first: a row that is changed meanwhile could
 -- escape the UPDATE after it had escaped the DELETE.) OFFSET 0 keeps array_position from being computed for each use.
+-- The run_at of a dead job is when it died (PurgeDead).
 WITH failed AS (
   UPDATE jobgen.jobs j
   SET (status, attempt, snoozes, run_at, last_error) = (
     SELECT CASE WHEN v.permanent OR NOT v.snoozed AND j.attempt >= j.max_attempts THEN 'dead' ELSE 'queued' END,
            CASE WHEN v.snoozed THEN greatest(j.attempt - 1, 0) ELSE j.attempt END,
            CASE WHEN v.snooze THEN coalesce(j.snoozes, 0) + 1 ELSE j.snoozes END,
-           clock_timestamp() + v.delay_us * interval '1 microsecond',
+           clock_timestamp() + CASE WHEN v.permanent OR NOT v.snoozed AND j.attempt >= j.max_attempts THEN 0 ELSE v.delay_us END * interval '1 microsecond',
            CASE WHEN v.snoozed THEN j.last_error
                 WHEN v.snooze THEN 'snoozed more than ' || a.max_snoozes || ' times, so this counts as a failed attempt: ' || v.error
                 ELSE v.error END

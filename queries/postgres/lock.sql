@@ -124,6 +124,42 @@ SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorde
   AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
 FROM done;
 
+-- name: CompleteLockedArchived :many
+-- CompleteLockedArchived is CompleteLocked for a kind that a worker's Retain names: the job goes into job_archive, as by
+-- CompleteArchived.
+WITH done AS (
+  DELETE FROM jobgen.jobs j WHERE j.id = @id::bigint AND j.worker_id IS NULL
+  RETURNING j.id, j.queue, j.kind, j.key, j.version, j.crashes, j.payload, j.headers, j.created_at
+), gone AS (
+  DELETE FROM jobgen.job_start s WHERE s.job_id = @id::bigint RETURNING s.worker_id, s.started_at
+), history AS (
+  INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
+  SELECT @id::bigint, @attempt::int, 0, gone.worker_id, gone.started_at, 'crashed', 'the worker process, or its connection, was lost while it ran this job'
+  FROM gone WHERE gone.worker_id <> @worker_id::uuid
+), put AS (
+  INSERT INTO jobgen.job_result AS r (kind, key, job_id, result, finished_at, expires_at)
+  SELECT done.kind, coalesce(done.key, 'job:' || done.id), done.id, nullif(@result::text, '')::jsonb,
+         clock_timestamp(), clock_timestamp() + sqlc.arg(keep_us)::bigint * interval '1 microsecond'
+  FROM done WHERE @record::bool
+  ON CONFLICT (kind, key) DO UPDATE
+  SET result = EXCLUDED.result, finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
+  WHERE r.job_id = EXCLUDED.job_id AND r.finished_at IS NULL
+  RETURNING r.job_id
+), archived AS (
+  INSERT INTO jobgen.job_archive (job_id, status, queue, kind, key, version, attempt, crashes, payload, headers, created_at, started_at, worker_id, expires_at)
+  SELECT done.id, 'succeeded', done.queue, done.kind, done.key, done.version, @attempt::int, done.crashes, done.payload, done.headers, done.created_at,
+         (SELECT min(gone.started_at) FROM gone WHERE gone.worker_id = @worker_id::uuid), @worker_id::uuid,
+         clock_timestamp() + sqlc.arg(retain_us)::bigint * interval '1 microsecond'
+  FROM done
+  ON CONFLICT (job_id) DO UPDATE
+  SET (status, queue, kind, key, version, attempt, crashes, payload, headers, reason, created_at, started_at, worker_id, finished_at, expires_at)
+    = (EXCLUDED.status, EXCLUDED.queue, EXCLUDED.kind, EXCLUDED.key, EXCLUDED.version, EXCLUDED.attempt, EXCLUDED.crashes, EXCLUDED.payload,
+       EXCLUDED.headers, EXCLUDED.reason, EXCLUDED.created_at, EXCLUDED.started_at, EXCLUDED.worker_id, EXCLUDED.finished_at, EXCLUDED.expires_at)
+)
+SELECT done.id, (NOT @record::bool OR EXISTS (SELECT FROM put))::bool AS recorded, (CASE WHEN current_setting('jobgen.tx', true) = 'on'
+  AND set_config('idle_in_transaction_session_timeout', '10s', true) <> '' THEN pg_current_xact_id()::text::bigint ELSE 0 END)::bigint AS xact
+FROM done;
+
 -- name: Adopt :many
 -- Adopt turns a job that its worker has run by lock into one that it holds by lease, if it is as that worker found it: the
 -- attempt counts, and the outcome is stored as that of any other job, also if somebody has asked for its end. Within the transaction that has the row lock nobody can

@@ -15,7 +15,8 @@ ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
   ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed', 'snoozed', 'cancelled', 'deleted')) NOT VALID;
 
--- Jobs that have left jobs and stay on record for a while: all that were cancelled (G2). Append-only.
+-- Jobs that have left jobs and stay on record for a while: all that were cancelled (G2), and those that succeeded of kinds that
+-- a worker's Retain names. Append-only.
 CREATE TABLE jobgen.job_archive (
   job_id      bigint PRIMARY KEY,
   status      text COLLATE "C" NOT NULL CHECK (status IN ('succeeded', 'cancelled')),
@@ -29,9 +30,12 @@ CREATE TABLE jobgen.job_archive (
   headers     jsonb,
   reason      text,
   created_at  timestamptz NOT NULL,
+  started_at  timestamptz, -- its last attempt; null: it was not running when it ended
+  worker_id   uuid,        -- whose that was
   finished_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   expires_at  timestamptz NOT NULL
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+-- Serves PurgeArchive.
 CREATE INDEX job_archive_expiry ON jobgen.job_archive (expires_at);
 
 -- Messages to workers: stop this job. The wish itself stands in jobs.cancel_reason, where the statement that ends an attempt
