@@ -34,9 +34,9 @@ type handler struct {
 	backoff   jobs.Backoff
 	keep      time.Duration
 	retain    time.Duration // how long a success stays in the archive; 0: it does not
-	result    bool         // the kind has a result, so each success leaves a record
-	tx        reflect.Type // of the transaction it wants; nil: none
-	lock      bool         // owned by lock
+	result    bool          // the kind has a result, so each success leaves a record
+	tx        reflect.Type  // of the transaction it wants; nil: none
+	lock      bool          // owned by lock
 	call      func(ctx context.Context, tx any, c *engine.Claimed) (result []byte, err error)
 }
 

@@ -283,10 +283,9 @@ func (sc *scene) statements() (all []statement) {
 	})
 	add("PurgeWorkers", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeWorkers(ctx); return err })
 	add("PurgeArchive", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeArchive(ctx, gen.PurgeArchiveParams{N: 10}); return err })
-	add("PurgeDead", onWorker, "", func(q *gen.Queries) error {
-		_, err := q.PurgeDead(ctx, gen.PurgeDeadParams{N: 10, KeepUs: time.Hour.Microseconds()})
-		return err
-	})
+	for name, arg := range map[string]gen.PurgeDeadParams{"PurgeDead": {N: 1, KeepUs: time.Hour.Microseconds()}, "PurgeDead, none": {N: 10, KeepUs: (365 * 24 * time.Hour).Microseconds()}} {
+		add(name, onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeDead(ctx, arg); return err })
+	}
 	add("PurgeSchedules", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeSchedules(ctx, 1000); return err })
 	add("PurgeStarts", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeStarts(ctx, 10); return err })
 	add("PurgeCancels", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeCancels(ctx, 10); return err })

@@ -89,4 +89,3 @@ func TestAWorkersRowTellsHowWrongItsClockIs(t *testing.T) {
 	f.worker(time.Hour)
 	near(30 * time.Second)
 }
-

@@ -101,7 +101,7 @@ LANGUAGE sql STABLE AS $$
   SELECT t.ended_at, t.outcome, t.attempt, t.ended_at - t.started_at, t.worker_id, t.error
   FROM jobgen.job_attempt t WHERE t.job_id = $1
   UNION ALL
-  SELECT a.finished_at, a.status, a.attempt, NULL, NULL, a.reason
+  SELECT a.finished_at, a.status, a.attempt, a.finished_at - a.started_at, a.worker_id, a.reason
   FROM jobgen.job_archive a WHERE a.job_id = $1
   UNION ALL
   SELECT f.finished_at, 'recorded', NULL, NULL, NULL, 'the result is kept until ' || f.expires_at
@@ -116,7 +116,7 @@ LANGUAGE sql STABLE AS $$
   SELECT s.started_at, 'running', j.attempt + 1, clock_timestamp() - s.started_at, s.worker_id, 'owned by lock'
   FROM jobgen.job_start s JOIN jobgen.jobs j ON j.id = s.job_id WHERE s.job_id = $1 AND j.status = 'queued'
   UNION ALL
-  SELECT CASE j.status WHEN 'queued' THEN j.run_at WHEN 'running' THEN j.claimed_at END,
+  SELECT CASE j.status WHEN 'running' THEN j.claimed_at ELSE j.run_at END, -- of a dead job, when it died
          CASE WHEN j.status <> 'queued' THEN j.status WHEN j.run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END,
          j.attempt, CASE j.status WHEN 'running' THEN clock_timestamp() - j.claimed_at END, j.worker_id,
          CASE j.status WHEN 'dead' THEN 'out of attempts; jobctl jobs requeue ' || j.id || ' gives it a fresh start' END
