@@ -17,13 +17,20 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
-		width = 0
-	}
+	width, height := size()
 	os.Exit(jobctl.Main(ctx, os.Args[1:], jobctl.Env{
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Zone: time.Local, Width: width,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Zone: time.Local,
+		Width: width, Height: height, Size: size,
 		Ask:      term.IsTerminal(int(os.Stdin.Fd())),
 		Progress: term.IsTerminal(int(os.Stderr.Fd())),
 	}))
+}
+
+// size is that of the terminal that stdout is; 0: it is none.
+func size() (width, height int) {
+	width, height, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil {
+		return 0, 0
+	}
+	return width, height
 }

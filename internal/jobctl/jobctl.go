@@ -24,10 +24,12 @@ type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
-	Zone           *time.Location // of the times in tables
-	Width          int            // columns of the terminal that Stdout is; 0: it is none
-	Ask            bool           // Stdin is a terminal
-	Progress       bool           // Stderr is a terminal
+	Zone           *time.Location             // of the times in tables
+	Width          int                        // columns of the terminal that Stdout is; 0: it is none
+	Height         int                        // its lines; 0: not known
+	Size           func() (width, height int) // what they are now; nil: as above
+	Ask            bool                       // Stdin is a terminal
+	Progress       bool                       // Stderr is a terminal
 }
 
 // Exit codes, in the order of how wrong things are.
@@ -113,6 +115,13 @@ func findingf(format string, args ...any) error { return &finding{fmt.Sprintf(fo
 func (c *cli) root() *cobra.Command {
 	root := group("jobctl", "Operate a live jobgen queue", manual)
 	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// A name may begin with a dash.
+		if _, takes, _ := strings.Cut(cmd.Use, " "); takes != "" && !strings.Contains(takes, "ID") && strings.HasPrefix(err.Error(), "unknown ") {
+			return fmt.Errorf("%w (if it is no flag but a name, put -- before it: %s -- NAME)", err, cmd.CommandPath())
+		}
+		return err
+	})
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.databaseURL, "database-url", "", "connection `string`; else $DATABASE_URL, else $PG*")
 	flags.BoolVar(&c.json, "json", false, "print one JSON object")
@@ -128,6 +137,7 @@ attempts that failed before. A cancelled one is on record for 30 days.`)
 	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel(), c.jobsDelete())
 	root.AddCommand(migrate, jobs, c.queues())
 	root.AddCommand(c.exporter())
+	root.AddCommand(c.stats())
 	return root
 }
 

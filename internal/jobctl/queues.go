@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,16 +36,23 @@ enqueueing and schedules. A queue that no worker knows yet can be paused.`, jobs
 
 func (c *cli) queuesList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "Queues that workers poll or about which something is decided",
-		Long: `List shows the queues that live workers poll and those about which something has
-been decided. An empty weight or number of slots is what the workers' programs say.`,
+		Use: "list", Short: "Queues that have jobs, that workers poll, or about which something is decided",
+		Long: `List shows the queues that have jobs, those that live workers poll, and those about
+which something has been decided. READY is how many jobs could start now, and OLDEST
+for how long the first of them has been waiting; which way that moves, jobctl stats
+shows. An empty weight or number of slots is what the workers' programs say. Names
+that are too long are cut in the middle; --json has them whole.`,
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: c.operate(func(ctx context.Context, op postgres.Operator, _ []string) error {
 			queues, now, err := op.Queues(ctx)
 			if err != nil {
 				return err
 			}
-			return c.printQueues(queues, now)
+			look, err := op.Look(ctx)
+			if err != nil {
+				return err
+			}
+			return c.printQueues(queues, now, &look)
 		}),
 	}
 }
@@ -58,7 +66,7 @@ func (c *cli) queuesDecide(use, short, long string, decide func(context.Context,
 			}
 			return checkQueues(args)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: c.completeQueues(),
 		RunE: c.operate(func(ctx context.Context, op postgres.Operator, args []string) error {
 			return c.decide(ctx, op, args, func(tx pgx.Tx, queue string) error { return decide(ctx, tx, queue) })
 		}),
@@ -87,7 +95,7 @@ each worker process. 0 takes a decision back: what the workers' programs say hol
 			}
 			return checkQueues(args)
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: c.completeQueues(),
 	}
 	cmd.Flags().IntVar(&weight, "weight", 0, "`share` of the slots, beside other queues")
 	cmd.Flags().IntVar(&slots, "slots", 0, "how many `jobs` run at once in each process")
@@ -137,7 +145,7 @@ func (c *cli) decide(ctx context.Context, op postgres.Operator, names []string, 
 		return err
 	}
 	queues = slices.DeleteFunc(queues, func(q engine.ListedQueue) bool { return !slices.Contains(names, q.Name) })
-	if err := c.printQueues(queues, now); err != nil {
+	if err := c.printQueues(queues, now, nil); err != nil {
 		return err
 	}
 	for _, q := range queues {
@@ -148,36 +156,83 @@ func (c *cli) decide(ctx context.Context, op postgres.Operator, names []string, 
 	return nil
 }
 
-func (c *cli) printQueues(queues []engine.ListedQueue, now time.Time) error {
+// queueRow is a queue with what waits in it; Ready is nil if nobody looked.
+type queueRow struct {
+	engine.ListedQueue
+	Ready  *int64   `json:"ready,omitempty"`
+	Oldest *float64 `json:"oldest_s,omitempty"`
+}
+
+// printQueues shows queues. With a look, it is all there are, and what waits in each.
+func (c *cli) printQueues(queues []engine.ListedQueue, now time.Time, look *engine.Look) error {
 	out := struct {
-		Queues []engine.ListedQueue `json:"queues"`
-		Now    time.Time            `json:"now"`
-	}{queues, now.UTC()}
-	if out.Queues == nil {
-		out.Queues = []engine.ListedQueue{}
+		Queues []queueRow `json:"queues"`
+		Share  float64    `json:"share,omitempty"` // the part of jobs that was counted; less than 1: ready is an estimate
+		Now    time.Time  `json:"now"`
+	}{Queues: []queueRow{}, Now: now.UTC()}
+	if look != nil {
+		out.Share = look.Share
+		for _, l := range look.Levels {
+			if !slices.ContainsFunc(queues, func(q engine.ListedQueue) bool { return q.Name == l.Queue }) {
+				queues = append(queues, engine.ListedQueue{Name: l.Queue})
+			}
+		}
+		slices.SortFunc(queues, func(a, b engine.ListedQueue) int { return strings.Compare(a.Name, b.Name) })
 	}
-	for i, q := range out.Queues {
+	for _, q := range queues {
 		if q.PausedAt != nil {
 			at := q.PausedAt.UTC()
-			out.Queues[i].PausedAt = &at
+			q.PausedAt = &at
+		}
+		row := queueRow{ListedQueue: q}
+		if look != nil {
+			row.Ready, row.Oldest = new(int64), new(float64)
+			for _, l := range look.Levels {
+				if l.Queue == q.Name {
+					*row.Ready += l.Ready
+					*row.Oldest = max(*row.Oldest, l.Oldest.Seconds())
+				}
+			}
+		}
+		out.Queues = append(out.Queues, row)
+	}
+	if err := c.print(out, func(w io.Writer) {
+		if len(out.Queues) > 0 {
+			writeTable(w, c.width(), queueColumns(out.Queues, now, look != nil))
+		}
+	}); err != nil {
+		return err
+	}
+	if look != nil && look.Share < 1 {
+		c.note("ready is estimated from %s of the table", percent(look.Share))
+	}
+	return nil
+}
+
+func queueColumns(rows []queueRow, now time.Time, looked bool) []column {
+	columns := []column{
+		{title: "QUEUE", min: 8, cut: middle}, {title: "STATE"}, {title: "READY", right: true}, {title: "OLDEST", right: true},
+		{title: "WEIGHT", right: true, spare: 1}, {title: "SLOTS", right: true, spare: 2}, {title: "WORKERS", right: true},
+	}
+	for _, q := range rows {
+		state, ready, oldest := "open", "", ""
+		if q.PausedAt != nil {
+			state = "paused for " + age(now.Sub(*q.PausedAt))
+		}
+		if q.Ready != nil {
+			ready = short(float64(*q.Ready))
+			if *q.Ready > 0 {
+				oldest = age(seconds(*q.Oldest))
+			}
+		}
+		for i, cell := range []string{escape(q.Name), state, ready, oldest, orNone(q.Weight), orNone(q.Slots), strconv.Itoa(q.Workers)} {
+			columns[i].cells = append(columns[i].cells, cell)
 		}
 	}
-	return c.print(out, func(w io.Writer) {
-		if len(out.Queues) == 0 {
-			return
-		}
-		columns := []column{{title: "QUEUE", min: 8}, {title: "STATE"}, {title: "WEIGHT"}, {title: "SLOTS"}, {title: "WORKERS"}}
-		for _, q := range out.Queues {
-			state := "open"
-			if q.PausedAt != nil {
-				state = "paused for " + age(now.Sub(*q.PausedAt))
-			}
-			for i, cell := range []string{escape(q.Name), state, orNone(q.Weight), orNone(q.Slots), strconv.Itoa(q.Workers)} {
-				columns[i].cells = append(columns[i].cells, cell)
-			}
-		}
-		writeTable(w, c.width(), columns)
-	})
+	if !looked {
+		columns = slices.Delete(columns, 2, 4)
+	}
+	return columns
 }
 
 func orNone(n int) string {

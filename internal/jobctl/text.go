@@ -3,6 +3,7 @@ package jobctl
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,13 +108,79 @@ func fit(s string, n int) string {
 	return s
 }
 
+// middle cuts texts to n columns in their middle, where names differ least. Those that would then look alike are cut elsewhere,
+// so that they do not, or numbered if there is no such place.
+func middle(texts []string, n int) []string {
+	alike := map[string][]string{} // what is shown, of which texts
+	at := func(text string, tail int) string {
+		if cells(text) <= n {
+			return text
+		}
+		return middleAt(text, n, tail)
+	}
+	half := max(n-1, 0) / 2
+	for _, text := range texts {
+		shown := at(text, half)
+		if !slices.Contains(alike[shown], text) {
+			alike[shown] = append(alike[shown], text)
+		}
+	}
+	of := map[string]string{}
+	for _, shown := range slices.Sorted(maps.Keys(alike)) {
+		group := alike[shown]
+		if len(group) == 1 {
+			of[group[0]] = shown
+			continue
+		}
+		tail := 0
+		for ; tail < n-1; tail++ {
+			apart := map[string]bool{}
+			for _, text := range group {
+				shown := at(text, tail)
+				apart[shown] = apart[shown] || len(alike[shown]) == 0
+			}
+			if len(apart) == len(group) && !slices.Contains(slices.Collect(maps.Values(apart)), false) {
+				break
+			}
+		}
+		for i, text := range group {
+			if of[text] = at(text, tail); tail == n-1 {
+				mark := fmt.Sprintf("…%d", i+1)
+				of[text] = strings.TrimSuffix(fit(text, max(n-cells(mark)+1, 1)), "…") + mark
+			}
+			alike[of[text]] = append(alike[of[text]], text)
+		}
+	}
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		out[i] = of[text]
+	}
+	return out
+}
+
+// middleAt keeps tail columns of a text's end.
+func middleAt(text string, n, tail int) string {
+	end := len(text)
+	for end > 0 {
+		_, size := utf8.DecodeLastRuneInString(text[:end])
+		if cells(text[end-size:]) > tail {
+			break
+		}
+		end -= size
+	}
+	return fit(text[:end]+"…", n-cells(text[end:])) + text[end:]
+}
+
 // column is a column of a table. min is how narrow it may get; 0 means that it keeps its width. Where even the narrowest
 // form does not fit, columns go, those with the highest spare first.
 type column struct {
 	title string
 	min   int
 	spare int
+	right bool // numbers
 	cells []string
+	cut   func(cells []string, n int) []string // nil: each by fit
+	paint func(row int, text string) string    // nil: as it is
 }
 
 const gap = "  "
@@ -148,18 +215,37 @@ func writeTable(w io.Writer, limit int, columns []column) {
 		}
 		widths[widest]--
 	}
-	row := func(cell func(column) string) {
-		var b strings.Builder
-		for i, c := range columns {
-			text := fit(cell(c), widths[i])
-			b.WriteString(text)
-			b.WriteString(strings.Repeat(" ", widths[i]-cells(text)) + gap)
+	shown := make([][]string, len(columns))
+	for i, c := range columns {
+		if shown[i] = c.cells; c.cut != nil {
+			shown[i] = c.cut(c.cells, widths[i])
 		}
-		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
-	row(func(c column) string { return c.title })
-	for n := range columns[0].cells {
-		row(func(c column) string { return c.cells[n] })
+	for row := -1; row < len(columns[0].cells); row++ {
+		var b strings.Builder
+		blank := 0 // not written, as nothing may follow
+		for i, c := range columns {
+			text := c.title
+			if row >= 0 {
+				text = fit(shown[i][row], widths[i])
+			}
+			pad := widths[i] - cells(text)
+			if c.right {
+				blank, pad = blank+pad, 0
+			}
+			if trimmed := strings.TrimRight(text, " "); trimmed != "" {
+				b.WriteString(strings.Repeat(" ", blank))
+				blank, pad = 0, pad+len(text)-len(trimmed)
+				if row >= 0 && c.paint != nil {
+					trimmed = c.paint(row, trimmed)
+				}
+				b.WriteString(trimmed)
+			} else {
+				pad += len(text)
+			}
+			blank += pad + len(gap)
+		}
+		fmt.Fprintln(w, b.String())
 	}
 }
 
