@@ -12,7 +12,7 @@ import (
 
 const crews = `-- name: Crews :many
 SELECT w.queues::text[] AS queues, w.kinds::text[] AS kinds, count(*)::int AS workers, coalesce(sum(w.slots), 0)::int AS slots,
-       (count(*) - count(w.slots))::int AS untold
+       coalesce(sum(w.running), 0)::int AS running, (count(*) - count(w.slots))::int AS untold
 FROM jobgen.workers w
 WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 GROUP BY w.queues, w.kinds
@@ -24,10 +24,12 @@ type CrewsRow struct {
 	Kinds   []string
 	Workers int32
 	Slots   int32
+	Running int32
 	Untold  int32
 }
 
-// Crews tells how many live workers there are of each sort: with the same queues and kinds. workers is small.
+// Crews tells how many live workers there are of each sort, with the same queues and kinds, and how busy they were at their last
+// heartbeats. workers is small.
 func (q *Queries) Crews(ctx context.Context) ([]CrewsRow, error) {
 	rows, err := q.db.Query(ctx, crews)
 	if err != nil {
@@ -42,6 +44,7 @@ func (q *Queries) Crews(ctx context.Context) ([]CrewsRow, error) {
 			&i.Kinds,
 			&i.Workers,
 			&i.Slots,
+			&i.Running,
 			&i.Untold,
 		); err != nil {
 			return nil, err

@@ -61,6 +61,19 @@ func (c *cli) connect(ctx context.Context) (*database, error) {
 	return &database{pool, source, fmt.Sprintf("database %q at %s as user %q", cmp.Or(conn.Database, conn.User), at, conn.User)}, nil
 }
 
+// close ends the connections. One whose server has gone silent takes its time over that, which nobody waits for.
+func (d *database) close() {
+	closed := make(chan struct{})
+	go func() {
+		d.pool.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
+}
+
 func (c *cli) findString() (url, source string) {
 	if c.hasURL() && c.databaseURL != "" {
 		return c.databaseURL, "--database-url"

@@ -168,7 +168,7 @@ func (c *cli) operate(fn operator) func(*cobra.Command, []string) error {
 		if err != nil {
 			return err
 		}
-		defer db.pool.Close()
+		defer db.close()
 		op := postgres.Operator{Pool: db.pool}
 		if err := op.Check(cmd.Context()); err != nil {
 			return db.explain(err)

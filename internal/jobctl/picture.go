@@ -33,6 +33,7 @@ type picture struct {
 type workforce struct {
 	Live   int             `json:"live"`
 	Slots  int             `json:"slots"`
+	Busy   int             `json:"busy"`     // slots in which a handler ran at their last heartbeats
 	Untold int             `json:"untold"`   // of Live: do not tell their slots
 	Lost   int             `json:"lost"`     // found dead since
 	Silent *float64        `json:"silent_s"` // for how long none that is on record has been heard of; null: none is
@@ -140,6 +141,7 @@ func (f *statsFlags) draw(v view) picture {
 	for _, c := range v.crews {
 		p.Workers.Live += c.Workers
 		p.Workers.Slots += c.Slots
+		p.Workers.Busy += c.Running
 		p.Workers.Untold += c.Untold
 	}
 	if v.noSizes != nil {

@@ -24,7 +24,7 @@ type scene struct{ view }
 func newScene(workers int) *scene {
 	s := &scene{view{look: engine.Look{At: noon, NewestID: 1000, Share: 1}, silent: 2 * time.Second, paused: map[string]time.Duration{}}}
 	if workers > 0 {
-		s.crews = []postgres.Crew{{Queues: []string{"mail", "billing"}, Kinds: []string{"mail.send", "mail.digest", "billing.charge_card"}, Workers: workers, Slots: 100 * workers}}
+		s.crews = []postgres.Crew{{Queues: []string{"mail", "billing"}, Kinds: []string{"mail.send", "mail.digest", "billing.charge_card"}, Workers: workers, Slots: 100 * workers, Running: 40 * workers}}
 	}
 	for i := 60; i >= 0; i-- {
 		s.looks = append(s.looks, engine.Look{At: noon.Truncate(time.Minute).Add(-time.Duration(i) * time.Minute), NewestID: 1000, Share: 1})
@@ -306,17 +306,16 @@ func TestTheHeadSaysWhetherItIsAnEstimate(t *testing.T) {
 	}
 }
 
-func TestSlotsAreBusyOrNotTold(t *testing.T) {
+func TestTheHeadSaysHowBusyWorkersAre(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		slots, untold int
-		running       int64
-		want          string
+		slots, busy, untold int
+		want                string
 	}{
-		{300, 0, 120, "3 workers, 120 of 300 slots busy; "}, {300, 0, 340, "3 workers, all 300 slots busy; "}, {100, 2, 120, "3 workers, 120 running; "}, {0, 3, 7, "3 workers, 7 running; "},
+		{300, 120, 0, "3 workers, 120 of 300 slots busy; "}, {200, 7, 1, "3 workers, 7 of 200 slots busy; "}, {0, 0, 3, "3 workers; "},
 	} {
 		s := sick()
-		s.crews[0].Slots, s.crews[0].Untold, s.level("mail.send").Running = c.slots, c.untold, c.running
+		s.crews[0].Slots, s.crews[0].Running, s.crews[0].Untold = c.slots, c.busy, c.untold
 		if text := render(onTerminal(200, "NO_COLOR=1"), s.draw(statsFlags{})); !strings.HasPrefix(text, c.want) {
 			t.Errorf("want %s: %s", c.want, text)
 		}

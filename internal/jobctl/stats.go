@@ -95,7 +95,7 @@ func (c *cli) runStats(cmd *cobra.Command, f statsFlags) error {
 	if err != nil {
 		return err
 	}
-	defer db.pool.Close()
+	defer db.close()
 	op := postgres.Operator{Pool: db.pool}
 	look := func(ctx context.Context) (picture, error) {
 		v, err := f.look(ctx, op)

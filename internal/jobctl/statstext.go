@@ -51,12 +51,9 @@ func (c *cli) writeHead(w io.Writer, p *picture) {
 	parts := []string{count(f.Live, "worker", "workers")}
 	switch {
 	case f.Live == 0:
-	case f.Untold > 0 || f.Slots == 0: // of an older program
-		parts[0] += fmt.Sprintf(", %s running", short(float64(t.Running)))
-	case t.Running >= int64(f.Slots): // what is claimed ahead counts as running
-		parts[0] += fmt.Sprintf(", all %d slots busy", f.Slots)
+	case f.Untold == f.Live: // programs before schema 3
 	default:
-		parts[0] += fmt.Sprintf(", %d of %d slots busy", t.Running, f.Slots)
+		parts[0] += fmt.Sprintf(", %d of %d slots busy", f.Busy, f.Slots)
 	}
 	ready := short(float64(t.Ready)) + " ready"
 	if t.Ready > 0 || t.Trend.Growth > 0 {

@@ -77,9 +77,6 @@ func watch[T any](ctx context.Context, c *cli, w watching[T]) error {
 	for {
 		select {
 		case <-ctx.Done():
-			if answers != nil {
-				<-answers // it has the connection
-			}
 			return nil
 		case a := <-answers:
 			answers, took = nil, time.Since(asked)

@@ -48,8 +48,9 @@ type Crew struct {
 	Queues  []string `json:"queues"`
 	Kinds   []string `json:"kinds"`
 	Workers int      `json:"workers"`
-	Slots   int      `json:"slots"`  // of all of them together
-	Untold  int      `json:"untold"` // of Workers: do not tell their slots, and Slots is without them
+	Slots   int      `json:"slots"`   // of all of them together
+	Running int      `json:"running"` // in how many of these a handler ran at their last heartbeats
+	Untold  int      `json:"untold"`  // of Workers: do not tell their slots, and Slots and Running are without them
 }
 
 // Crews tells which live workers there are, by what they do.
@@ -57,7 +58,7 @@ func (o Operator) Crews(ctx context.Context) ([]Crew, error) {
 	rows, err := o.q().Crews(ctx)
 	out := make([]Crew, len(rows))
 	for i, r := range rows {
-		out[i] = Crew{Queues: r.Queues, Kinds: r.Kinds, Workers: int(r.Workers), Slots: int(r.Slots), Untold: int(r.Untold)}
+		out[i] = Crew{Queues: r.Queues, Kinds: r.Kinds, Workers: int(r.Workers), Slots: int(r.Slots), Running: int(r.Running), Untold: int(r.Untold)}
 	}
 	return out, translate(err)
 }

@@ -21,9 +21,10 @@ CROSS JOIN LATERAL (
 ORDER BY t.relname, i.relname NULLS FIRST;
 
 -- name: Crews :many
--- Crews tells how many live workers there are of each sort: with the same queues and kinds. workers is small.
+-- Crews tells how many live workers there are of each sort, with the same queues and kinds, and how busy they were at their last
+-- heartbeats. workers is small.
 SELECT w.queues::text[] AS queues, w.kinds::text[] AS kinds, count(*)::int AS workers, coalesce(sum(w.slots), 0)::int AS slots,
-       (count(*) - count(w.slots))::int AS untold
+       coalesce(sum(w.running), 0)::int AS running, (count(*) - count(w.slots))::int AS untold
 FROM jobgen.workers w
 WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 GROUP BY w.queues, w.kinds
