@@ -57,23 +57,23 @@ func (q *Queries) Crews(ctx context.Context) ([]CrewsRow, error) {
 	return items, nil
 }
 
-const losses = `-- name: Losses :one
+const lostWorkers = `-- name: LostWorkers :one
 SELECT count(*) FILTER (WHERE w.lost_at > clock_timestamp() - $1::bigint * interval '1 microsecond')::int AS lost,
        coalesce(max(w.beat_at), 'epoch')::timestamptz AS heard_at, clock_timestamp()::timestamptz AS db_now
 FROM jobgen.workers w
 `
 
-type LossesRow struct {
+type LostWorkersRow struct {
 	Lost    int32
 	HeardAt time.Time
 	DbNow   time.Time
 }
 
-// Losses tells how many workers were found dead within a time, and when one was last heard of (epoch: none is on
+// LostWorkers tells how many workers were found dead within a time, and when one was last heard of (epoch: none is on
 // record; those that left in order are not).
-func (q *Queries) Losses(ctx context.Context, withinUs int64) (LossesRow, error) {
-	row := q.db.QueryRow(ctx, losses, withinUs)
-	var i LossesRow
+func (q *Queries) LostWorkers(ctx context.Context, withinUs int64) (LostWorkersRow, error) {
+	row := q.db.QueryRow(ctx, lostWorkers, withinUs)
+	var i LostWorkersRow
 	err := row.Scan(&i.Lost, &i.HeardAt, &i.DbNow)
 	return i, err
 }

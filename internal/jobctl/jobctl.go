@@ -42,7 +42,7 @@ const (
 
 const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
 with their whole history, gives dead jobs a fresh start, cancels jobs, and
-pauses queues.
+pauses queues. What is going on now, and which way it moves: jobctl stats.
 
 Database
   --database-url names it, else the environment variable DATABASE_URL, else the

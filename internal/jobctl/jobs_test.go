@@ -183,7 +183,7 @@ func TestNothingAStrangerWroteActsOnTheTerminal(t *testing.T) {
 	w.Queues, w.Kinds[0].Name = []string{spec.Queue}, spec.Kind
 	q.fail(w, 1, true, evil+"\nsecond line"+evil)
 	for _, args := range [][]string{
-		{"jobs", "list"}, {"jobs", "list", "--kind", spec.Kind}, {"jobs", "list", "--json"}, {"jobs", "show", id(n)}, {"jobs", "show", id(n), "--full"}, {"jobs", "show", id(n), "--json"},
+		{"stats"}, {"stats", "--json"}, {"stats", "--queue", evil}, {"queues", "list"}, {"jobs", "list"}, {"jobs", "list", "--kind", spec.Kind}, {"jobs", "list", "--json"}, {"jobs", "show", id(n)}, {"jobs", "show", id(n), "--full"}, {"jobs", "show", id(n), "--json"},
 		{"jobs", "requeue", "--kind", spec.Kind, "--dry-run"}, {"jobs", "list", "--kind", "no" + evil}, {"jobs", "requeue", "--kind", "no" + evil, "--yes"},
 		{"jobs", "requeue", "--kind", spec.Kind, "--yes"}, {"jobs", "show", evil}, {"jobs", evil}, {evil}, {"jobs", "list", "--" + evil}, {"jobs", "list", "--status", evil},
 	} {

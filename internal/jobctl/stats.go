@@ -140,7 +140,7 @@ func (f *statsFlags) look(ctx context.Context, op postgres.Operator) (v view, er
 	if v.crews, err = op.Crews(ctx); err != nil {
 		return v, err
 	}
-	if v.lost, v.silent, err = op.Losses(ctx, f.since); err != nil {
+	if v.lost, v.silent, err = op.LostWorkers(ctx, f.since); err != nil {
 		return v, err
 	}
 	queues, now, err := op.Queues(ctx)

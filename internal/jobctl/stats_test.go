@@ -193,7 +193,9 @@ func (q *queue) watch(env jobctl.Env, args ...string) watched {
 	out := newOutput()
 	env.Stdin, env.Stdout, env.Stderr = strings.NewReader(""), out, out
 	ended := make(chan int, 1)
-	go func() { ended <- jobctl.Main(ctx, append([]string{"stats", "--watch", "--interval", "200ms"}, args...), env) }()
+	go func() {
+		ended <- jobctl.Main(ctx, append([]string{"stats", "--watch", "--interval", "200ms"}, args...), env)
+	}()
 	stop := sync.OnceValue(func() int { cancel(); return <-ended })
 	q.Cleanup(func() { stop() })
 	return watched{out, stop}

@@ -30,6 +30,7 @@ var notHot = map[string]string{
 	"LookLimit": "settings", "LookFirst": "one look a minute in a fleet", "LookLevels": "one look a minute in a fleet", "LookQueues": "one look a minute in a fleet",
 	"LookHeads": "one look a minute in a fleet", "LookDead": "one look a minute in a fleet", "LookRunning": "one look a minute in a fleet",
 	"Samples": "an operator's", "Looks": "an operator's", "Unsummed": "an operator's",
+	"Crews": "an operator's", "LostWorkers": "an operator's", "Sizes": "an operator's",
 	"StoreSchedule": "as many rows as are declared", "DropSchedules": "as many rows as are declared", "Schedules": "as many rows as are declared",
 	"WithTx": "no statement",
 }

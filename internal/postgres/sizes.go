@@ -63,10 +63,10 @@ func (o Operator) Crews(ctx context.Context) ([]Crew, error) {
 	return out, translate(err)
 }
 
-// Losses tells how many workers were found dead within d, and for how long none that is on record has been heard of; less
+// LostWorkers tells how many workers were found dead within d, and for how long none that is on record has been heard of; less
 // than 0: none is.
-func (o Operator) Losses(ctx context.Context, d time.Duration) (lost int, silent time.Duration, err error) {
-	r, err := o.q().Losses(ctx, d.Microseconds())
+func (o Operator) LostWorkers(ctx context.Context, d time.Duration) (lost int, silent time.Duration, err error) {
+	r, err := o.q().LostWorkers(ctx, d.Microseconds())
 	if silent = -1; err == nil && orNever(r.HeardAt) != nil {
 		silent = max(r.DbNow.Sub(r.HeardAt), 0)
 	}

@@ -30,8 +30,8 @@ WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 GROUP BY w.queues, w.kinds
 ORDER BY w.queues, w.kinds;
 
--- name: Losses :one
--- Losses tells how many workers were found dead within a time, and when one was last heard of (epoch: none is on
+-- name: LostWorkers :one
+-- LostWorkers tells how many workers were found dead within a time, and when one was last heard of (epoch: none is on
 -- record; those that left in order are not).
 SELECT count(*) FILTER (WHERE w.lost_at > clock_timestamp() - sqlc.arg(within_us)::bigint * interval '1 microsecond')::int AS lost,
        coalesce(max(w.beat_at), 'epoch')::timestamptz AS heard_at, clock_timestamp()::timestamptz AS db_now
