@@ -25,7 +25,7 @@ var notHot = map[string]string{
 	"DeadKinds": "an operator's", "DeleteJobs": "an operator's", "EditJob": "an operator's", "EditableJob": "an operator's", "HandledKinds": "an operator's",
 	"KeyHolders": "an operator's", "KeyIDs": "an operator's", "ListJobs": "an operator's", "ListQueues": "an operator's", "NewestID": "an operator's",
 	"RequeueJobs": "an operator's", "RunningIDs": "an operator's", "SetQueue": "an operator's", "TallyJobs": "an operator's", "Walk": "an operator's",
-	"WalkArchive": "an operator's",
+	"WalkArchive":  "an operator's",
 	"ShowAttempts": "an operator's", "ShowJob": "an operator's", "ShowResults": "an operator's", "ShowStart": "an operator's",
 	"LookLimit": "settings", "LookFirst": "one look a minute in a fleet", "LookLevels": "one look a minute in a fleet", "LookQueues": "one look a minute in a fleet",
 	"LookHeads": "one look a minute in a fleet", "LookDead": "one look a minute in a fleet", "LookRunning": "one look a minute in a fleet",
