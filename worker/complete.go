@@ -275,8 +275,11 @@ func (w *Worker) settle(batch []outcome, ended idSet) {
 		case !o.unsure:
 			w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
 		case o.err != nil:
+			w.tally.unsure(o)
 			w.log.Warn("job failed; the answer to storing that was lost, and the job is not this worker's any more", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", firstLine(o.err))
 			poke(w.wake)
+		default:
+			w.tally.unsure(o)
 		}
 		hs = append(hs, o.hold)
 	}
@@ -309,6 +312,7 @@ func (w *Worker) lookUp(ctx context.Context, stop <-chan struct{}, doubtful []ou
 				failed = append(failed, outcome{hold: o.hold, err: &rolledBackError{o.doubt}})
 			case engine.Committed:
 				w.log.Warn(saysCommitted, line...)
+				w.tally.success(o.hold)
 				ended.some[o.hold.ID] = true
 			case engine.Taken:
 				w.log.Warn("the answer to COMMIT was lost; the transaction was rolled back, and its job was taken back", line...)
@@ -354,7 +358,11 @@ func (w *Worker) succeed(ctx context.Context, batch []outcome) (idSet, []outcome
 	ids, err := w.store.Complete(ctx, batch[0].hold.owner, done)
 	clear(done)
 	w.room.done = done
-	return set(ids, len(batch)), nil, err
+	ended := set(ids, len(batch))
+	if err == nil {
+		w.tally.succeeded(batch, ended)
+	}
+	return ended, nil, err
 }
 
 func (w *Worker) giveBack(ctx context.Context, batch []outcome) (idSet, []outcome, error) {
@@ -393,6 +401,7 @@ func (w *Worker) end(ctx context.Context, batch []outcome) (idSet, []outcome, er
 	for _, a := range answers {
 		ended.some[a.ID] = true
 		h := byID[a.ID]
+		w.tally.cancelled(h)
 		w.log.Info("job is cancelled", "job", a.ID, "kind", h.Kind, "queue", h.Queue, "attempt", h.Attempt, "reason", a.Reason)
 	}
 	return ended, nil, err
@@ -411,6 +420,7 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (idSet, []outcome, e
 	for _, a := range answers {
 		ended.some[a.ID] = true
 		o := byID[a.ID]
+		w.tally.failed(o.hold, o.err, a)
 		line := []any{"job", a.ID, "kind", o.hold.Kind, "queue", o.hold.Queue, "attempt", o.hold.Attempt, "max_attempts", o.hold.MaxAttempts, "error", firstLine(o.err)}
 		retried = retried || !a.Dead
 		switch {

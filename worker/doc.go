@@ -4,13 +4,14 @@
 //
 // # The loops
 //
-// Run starts nine loops in one errgroup, and ends them in this order.
+// Run starts ten loops in one errgroup, and ends them in this order.
 //
 //	loop       file         starts with   waits for                              ends
 //	claim      claim.go     Run           room in the ledger; a poll; a wake-up  with Run's context
 //	listen     listen.go    Run           notifications                          with Run's context
 //	upkeep     upkeep.go    Run           a look by control                      with Run's context
 //	tick       schedule.go  Run           the next tick of a schedule            with Run's context
+//	sample     sample.go    Run           the end of a minute                    after the last handler; Run writes the rest
 //	heartbeat  lease.go     Run           its interval                           after the last handler
 //	control    control.go   Run           a heartbeat; a notification            after the last handler
 //	watch      stuck.go     Run           its interval                           after the last handler

@@ -152,14 +152,19 @@ func invoke(h *hold, tx any) (result []byte, err error) {
 	if result, err = h.handler.call(ctx, tx, h.Claimed); err == nil {
 		return result, nil
 	}
+	timedOut := false
 	if cause := context.Cause(ctx); errors.Is(cause, context.DeadlineExceeded) && context.Cause(h.ctx) == nil {
+		_, timedOut = cause.(timeoutError)
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
-	return nil, &failedError{h.failure(err)}
+	return nil, &failedError{h.failure(err), timedOut}
 }
 
 // failedError is a handler's error as it will stand on record.
-type failedError struct{ engine.Failure }
+type failedError struct {
+	engine.Failure
+	timedOut bool
+}
 
 func (e *failedError) Error() string { return e.Failure.Error }
 
@@ -204,6 +209,7 @@ func (w *Worker) conclude(o outcome, cause error, current bool) {
 	h := o.hold
 	switch {
 	case o.err == nil && o.stored:
+		w.tally.success(h)
 		w.ledger.settle(h)
 	case o.verdict && errors.Is(o.err, engine.ErrRecorded):
 		// Another job did the key's work; what this one did is rolled back, and its row only has to go (G6).

@@ -108,6 +108,16 @@ func (c *contact) lasted(d time.Duration) bool {
 	return c.since != 0 && since(c.since) >= d && since(c.last) < d
 }
 
+// clock is the database's clock now, as far as it is known.
+func (c *contact) clock() (at time.Time, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == 0 || c.now.IsZero() {
+		return time.Time{}, false
+	}
+	return c.now.Add(since(c.last)), true
+}
+
 // databaseTime is the database's clock at the last heartbeat, or zero.
 func (c *contact) databaseTime() time.Time {
 	c.mu.Lock()

@@ -24,6 +24,7 @@ type hold struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // set when its handler starts
 	started instant
+	ran     time.Duration           // how long its handler ran, once it has returned
 	timeout atomic.Pointer[timeout] // when its handler's context ends, once it has been called; nil: never
 	locked  bool                    // its handler runs in the transaction that owns it by lock: it is no hold, unless it is adopted
 	ended   instant                 // when its context was first seen to have ended; zero: not yet
@@ -281,6 +282,9 @@ func (l *ledger) returned(h *hold) (current bool) {
 		l.finished++
 	}
 	delete(l.active, h)
+	if !h.givenUp {
+		h.ran = since(h.started)
+	}
 	if h.stuck {
 		l.stuck--
 	}

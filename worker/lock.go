@@ -214,6 +214,8 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 		if err := job.Finish(w.handlers, h.owner, engine.Success{}); err != nil {
 			job.Rollback(w.handlers)
 			w.contact.failed(w.log, "lock", err)
+		} else {
+			w.tally.success(h)
 		}
 		return
 	}
@@ -257,7 +259,9 @@ func (w *Worker) runLocked(job engine.Locked, goroutine int64) {
 			return
 		}
 		defer w.ledger.release(h)
-		if o.err != nil && w.adopt(job, h, o.err) {
+		if o.err == nil {
+			w.tally.success(h)
+		} else if w.adopt(job, h, o.err) {
 			w.conclude(o, cause, true)
 		}
 	}()
@@ -311,6 +315,7 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 		defer cancel()
 		fates, err := w.store.Fates(ctx, uuid.Nil, []engine.InDoubt{{Hold: engine.Hold{ID: h.ID}, Xact: doubt.Xact}})
 		if err == nil && fates[0] == engine.Committed {
+			w.tally.success(h)
 			w.log.Warn(saysCommitted, "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "transaction", doubt.Xact, "error", firstLine(doubt.Err))
 			return false
 		}

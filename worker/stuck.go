@@ -162,7 +162,7 @@ func (l *ledger) giveUp(h *hold) bool {
 	if _, runs := l.active[h]; !runs || l.byID[h.ID] != h {
 		return false
 	}
-	h.givenUp = true
+	h.givenUp, h.ran = true, since(h.started)
 	return true
 }
 

@@ -62,6 +62,7 @@ type Worker struct {
 	lockSweepCost atomic.Int64 // of the last sweep for them, in nanoseconds
 
 	contact contact
+	tally   tally
 	fleet   atomic.Int64 // workers whose lease stands, as of the last look
 }
 
@@ -84,6 +85,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), beaten: make(chan struct{}, 1), signs: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		purges: purges{length: time.Second},
+		tally:  tally{counts: map[tallied]*engine.Sample{}},
 		doubts: doubts{moment: doubtTime, since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}
@@ -154,6 +156,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	g.Go(func() error { w.listen(ctx); return nil })
 	g.Go(func() error { w.upkeep(ctx); return nil })
 	g.Go(func() error { w.tick(ctx); return nil })
+	g.Go(func() error { w.sample(loops); return nil })
 	g.Go(func() error { w.heartbeat(loops); return nil })
 	g.Go(func() error { w.control(loops); return nil })
 	g.Go(func() error { w.watch(loops, quit); return nil })
@@ -167,6 +170,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
+	if counts := w.tally.take(); len(counts) > 0 {
+		w.writeCounts(end, counts, 0)
+	}
 	if _, _, held := w.ledger.counts(); held > 0 {
 		err = errors.Join(err, fmt.Errorf("worker: %d jobs could not be given back; other workers take them when the lease has run out (%s)", held, w.cfg.Lease))
 	}

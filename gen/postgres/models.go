@@ -216,6 +216,7 @@ type JobgenSample struct {
 	Dead      *int64
 	OldestUs  *int64
 	Summed    bool
+	Ctid      pgtype.TID
 }
 
 type JobgenSchedule struct {

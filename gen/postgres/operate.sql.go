@@ -433,7 +433,11 @@ WITH found AS MATERIALIZED (
     UNION ALL SELECT keyed.id FROM keyed WHERE keyed.own
     UNION ALL SELECT taken.job_id FROM taken
   ))
-  RETURNING id, queue
+  RETURNING id, queue, kind
+), sampled AS (
+  INSERT INTO jobgen.samples AS s (minute, queue, kind, arrived)
+  SELECT date_trunc('minute', now()), requeued.queue, requeued.kind, count(*) FROM requeued GROUP BY 2, 3 ORDER BY 2, 3
+  ON CONFLICT (minute, queue, kind) DO UPDATE SET arrived = s.arrived + EXCLUDED.arrived
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
   FROM jobgen.wake w WHERE w.queue IN (SELECT requeued.queue FROM requeued)
@@ -457,7 +461,7 @@ type RequeueJobsRow struct {
 // locked are skipped, and what is not dead is left alone. A key is asked of its arbiter: as a rule it still names the dead job. If it
 // names another that has not ended, or a result that has not expired, the job stays dead, and requeued is false: Claim would
 // drop it. If it names nobody's (there is no row, its result has expired, its job is gone), it is this job's again; of two in one call, the newer one's.
-// Locks jobs first, then arbiters in the order of their keys. Served by the primary keys.
+// Locks jobs first, then arbiters in the order of their keys, then the samples in theirs, which count them as arrived. Served by the primary keys.
 func (q *Queries) RequeueJobs(ctx context.Context, arg RequeueJobsParams) ([]RequeueJobsRow, error) {
 	rows, err := q.db.Query(ctx, requeueJobs, arg.Ids, arg.DelayUs, arg.SpreadUs)
 	if err != nil {

@@ -177,6 +177,20 @@ func (q *Queries) PurgeDead(ctx context.Context, arg PurgeDeadParams) (PurgeDead
 	return i, err
 }
 
+const purgeLooks = `-- name: PurgeLooks :execrows
+DELETE FROM jobgen.looks l
+WHERE l.minute < now() - $1::bigint * interval '1 microsecond'
+`
+
+// PurgeLooks removes old looks, of which there is one for each minute.
+func (q *Queries) PurgeLooks(ctx context.Context, keepUs int64) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeLooks, keepUs)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const purgeResults = `-- name: PurgeResults :one
 WITH doomed AS MATERIALIZED (
   SELECT r.ctid AS at, r.expires_at FROM jobgen.job_result r
@@ -218,12 +232,24 @@ func (q *Queries) PurgeResults(ctx context.Context, arg PurgeResultsParams) (Pur
 }
 
 const purgeSamples = `-- name: PurgeSamples :execrows
-DELETE FROM jobgen.samples s
-WHERE s.minute < now() - $1::bigint * interval '1 microsecond'
+DELETE FROM jobgen.samples
+WHERE ctid = ANY(ARRAY(
+  SELECT s.ctid FROM jobgen.samples s
+  WHERE s.minute > '-infinity' AND s.minute < now() - $1::bigint * interval '1 microsecond' AND s.summed
+  ORDER BY s.minute
+  LIMIT $2
+  FOR UPDATE SKIP LOCKED
+))
 `
 
-func (q *Queries) PurgeSamples(ctx context.Context, keepUs int64) (int64, error) {
-	result, err := q.db.Exec(ctx, purgeSamples, keepUs)
+type PurgeSamplesParams struct {
+	KeepUs int64
+	N      int32
+}
+
+// PurgeSamples removes up to n old rows that have been summed. Served by the primary key.
+func (q *Queries) PurgeSamples(ctx context.Context, arg PurgeSamplesParams) (int64, error) {
+	result, err := q.db.Exec(ctx, purgeSamples, arg.KeepUs, arg.N)
 	if err != nil {
 		return 0, err
 	}

@@ -358,6 +358,12 @@ type Store interface {
 	// Purge removes some of what has expired.
 	Purge(ctx context.Context, keep Keep) (Purged, error)
 
+	// Sample adds what this process has counted to the minute that it was so long ago, and tells how far ids had come. ErrUnknown: it
+	// may have been added.
+	Sample(ctx context.Context, counts []Sample, ago time.Duration) (Horizon, error)
+	// Look takes the look of this minute, if it is not taken; the answer is whether it did.
+	Look(ctx context.Context) (bool, error)
+
 	// Now is the database's clock.
 	Now(ctx context.Context) (time.Time, error)
 	// Declare stores the schedules of kinds and forgets those that are not declared any more.

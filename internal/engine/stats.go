@@ -60,3 +60,10 @@ func (s *Sample) Add(o *Sample) {
 		s.RunTimes[i] += n
 	}
 }
+
+// Horizon is how far ids had come at the last looks. A job whose id is greater than Since and that leaves jobs has arrived and left
+// unseen by any look, which counts only ids up to Since: so whoever ends it counts its arrival. From the next minute on that is Next.
+type Horizon struct {
+	Since, Next int64
+	Known       bool // Since is: there has been a look before
+}

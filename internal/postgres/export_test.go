@@ -12,7 +12,7 @@ var Translate = translate
 // LookAtPart is Operator.Look at a table that is too big to be counted: at most so many pages are.
 func (o Operator) LookAtPart(ctx context.Context, most int64) (l Look, err error) {
 	return l, pgx.BeginFunc(ctx, o.Pool, func(tx pgx.Tx) error {
-		l, err = look(ctx, tx, 0, most)
+		l, _, err = look(ctx, tx, 0, most)
 		return err
 	})
 }

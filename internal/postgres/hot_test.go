@@ -279,7 +279,34 @@ func (sc *scene) statements() (all []statement) {
 		})
 	}
 	add("PurgeSamples", onWorker, "", func(q *gen.Queries) error {
-		_, err := q.PurgeSamples(ctx, (14 * 24 * time.Hour).Microseconds())
+		_, err := q.PurgeSamples(ctx, gen.PurgeSamplesParams{KeepUs: (14 * 24 * time.Hour).Microseconds(), N: 10})
+		return err
+	})
+	add("PurgeLooks", onWorker, "", func(q *gen.Queries) error {
+		_, err := q.PurgeLooks(ctx, (14 * 24 * time.Hour).Microseconds())
+		return err
+	})
+	add("SumSamples", onWorker, "", func(q *gen.Queries) error { _, err := q.SumSamples(ctx, 10); return err })
+	add("Sample", onWorker, "", func(q *gen.Queries) error {
+		two := []int64{1, 1}
+		_, err := q.Sample(ctx, gen.SampleParams{AgoUs: 1, Buckets: 1, RunTimes: two, Lengths: []int32{1, 1}, Queues: []string{"q", "q"}, Kinds: []string{"k", "l"},
+			Arrived: two, Succeeded: two, Failed: two, TimedOut: two, Snoozed: two, Cancelled: two, Died: two, RunUs: two})
+		return err
+	})
+	add("LookTurn", onWorker, "", func(q *gen.Queries) error { _, err := q.LookTurn(ctx); return err })
+	add("LastLooks", onWorker, "", func(q *gen.Queries) error { _, err := q.LastLooks(ctx); return err })
+	add("LookArrivals", onWorker, "jobs_pkey", func(q *gen.Queries) error {
+		_, err := q.LookArrivals(ctx, gen.LookArrivalsParams{Afters: []int64{sc.queued - 1}, Uptos: []int64{sc.queued + 10}})
+		return err
+	})
+	add("LookCancelled", onWorker, "", func(q *gen.Queries) error {
+		_, err := q.LookCancelled(ctx, gen.LookCancelledParams{After: longAgo, Upto: longAgo.Add(time.Minute)})
+		return err
+	})
+	add("PutLook", onWorker, "", func(q *gen.Queries) error {
+		one := []int64{1}
+		_, err := q.PutLook(ctx, gen.PutLookParams{Queues: []string{"q"}, Kinds: []string{"k"}, Ready: one, Scheduled: one, Running: one, Dead: one, OldestUs: one,
+			Whole: true, Before: longAgo, At: longAgo, NewestID: 1, Share: 1, Since: longAgo.Add(-time.Minute), OfQueues: []string{"q"}, OfKinds: []string{"k"}, Arrived: one, Cancelled: one})
 		return err
 	})
 	add("PurgeWorkers", onWorker, "", func(q *gen.Queries) error { _, err := q.PurgeWorkers(ctx); return err })

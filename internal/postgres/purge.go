@@ -65,7 +65,15 @@ func (s *Store) Purge(ctx context.Context, keep engine.Keep) (done engine.Purged
 	p.upto(&p.attempts, attempts.N, attempts.Upto)
 	// They do not lie in order, so what is left to the left may be much.
 	rest := attempts.N < purgeChunk && after != nil
-	if _, err := s.q.PurgeSamples(ctx, keep.Samples.Microseconds()); err != nil {
+	summed, err := s.q.SumSamples(ctx, purgeChunk)
+	if err != nil {
+		return done, translate(err)
+	}
+	samples, err := s.q.PurgeSamples(ctx, gen.PurgeSamplesParams{KeepUs: keep.Samples.Microseconds(), N: purgeChunk})
+	if err != nil {
+		return done, translate(err)
+	}
+	if _, err := s.q.PurgeLooks(ctx, keep.Samples.Microseconds()); err != nil {
 		return done, translate(err)
 	}
 	if _, err := s.q.PurgeWorkers(ctx); err != nil {
@@ -85,7 +93,7 @@ func (s *Store) Purge(ctx context.Context, keep engine.Keep) (done engine.Purged
 	for _, r := range schedules {
 		done.Schedules = append(done.Schedules, engine.Schedule{Kind: r.Kind, Name: r.Name})
 	}
-	done.More = rest || slices.Max([]int64{results.N, archived.N, attempts.N, cancels}) >= purgeChunk
+	done.More = rest || slices.Max([]int64{results.N, archived.N, attempts.N, summed, samples, cancels}) >= purgeChunk
 	if keep.Dead > 0 {
 		err = s.purgeDead(ctx, keep.Dead, &done)
 	}

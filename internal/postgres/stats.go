@@ -44,30 +44,32 @@ func (o Operator) Look(ctx context.Context) (Look, error) {
 		return Look{}, translate(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	look, err := look(ctx, tx, lookWhole, lookPages)
+	look, _, err := look(ctx, tx, lookWhole, lookPages)
 	return look, translate(err)
 }
 
-// look takes several statements, each with a snapshot of its own, so that none is held for long.
-func look(ctx context.Context, tx pgx.Tx, whole, most int64) (Look, error) {
+// look takes several statements, each with a snapshot of its own, so that none is held for long. whole tells whether there is nothing
+// of what it has not found; else that may have escaped it.
+func look(ctx context.Context, tx pgx.Tx, countable, most int64) (l Look, whole bool, err error) {
 	q := gen.New(tx)
 	if err := limitLook(ctx, q, lookTimeout); err != nil {
-		return Look{}, err
+		return l, false, err
 	}
 	first, err := q.LookFirst(ctx)
 	if err != nil {
-		return Look{}, err
+		return l, false, err
 	}
-	l := Look{At: first.DbNow, NewestID: first.NewestID, Share: lookShare(first.Pages, whole, most)}
+	l = Look{At: first.DbNow, NewestID: first.NewestID, Share: lookShare(first.Pages, countable, most)}
 	rows, err := q.LookLevels(ctx, float32(100*l.Share))
 	if err != nil {
-		return Look{}, err
+		return l, false, err
 	}
 	if l.Share == 1 {
 		l.Levels = exactly(rows)
-		return l, nil
+		return l, true, nil
 	}
-	return l, sampled(ctx, tx, &l, rows, lookShare(first.ClaimPages, lookClaims, lookClaims))
+	whole, err = sampled(ctx, tx, &l, rows, lookShare(first.ClaimPages, lookClaims, lookClaims))
+	return l, whole, err
 }
 
 func limitLook(ctx context.Context, q *gen.Queries, d time.Duration) error {
@@ -128,11 +130,11 @@ type span struct {
 }
 
 // sampled completes what was found in a part of the pages.
-func sampled(ctx context.Context, tx pgx.Tx, l *Look, rows []gen.LookLevelsRow, claims float64) error {
+func sampled(ctx context.Context, tx pgx.Tx, l *Look, rows []gen.LookLevelsRow, claims float64) (whole bool, err error) {
 	q := gen.New(tx)
 	known, err := q.LookQueues(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, r := range rows {
 		known = append(known, r.Queue)
@@ -142,18 +144,18 @@ func sampled(ctx context.Context, tx pgx.Tx, l *Look, rows []gen.LookLevelsRow, 
 	known = known[:min(len(known), lookQueues)]
 	dead, err := q.LookDead(ctx, lookDead)
 	if err != nil {
-		return err
+		return false, err
 	}
 	running, err := q.LookRunning(ctx, float32(100*claims))
 	if err != nil {
-		return err
+		return false, err
 	}
 	heads, err := headsOf(ctx, tx, known)
 	if err != nil {
-		return err
+		return false, err
 	}
 	l.Levels = merge(rows, l.Share, known, heads, dead, running, claims)
-	return nil
+	return heads != nil, nil
 }
 
 // headsOf is nil if it would have taken too long.

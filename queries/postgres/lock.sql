@@ -223,9 +223,9 @@ WITH gone AS (
   SELECT back.id, back.attempt + 1, 0, gone.worker_id, gone.started_at, 'crashed', back.last_error
   FROM back JOIN gone ON gone.worker_id <> @worker_id::uuid
 ), sampled AS (
-  INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
-  SELECT date_trunc('minute', now()), back.queue, back.kind, lost.n FROM back CROSS JOIN lost
-  ON CONFLICT (minute, queue, kind) DO UPDATE SET reclaimed = s.reclaimed + EXCLUDED.reclaimed
+  INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed, died)
+  SELECT date_trunc('minute', now()), back.queue, back.kind, lost.n, (back.status = 'dead')::int FROM back CROSS JOIN lost
+  ON CONFLICT (minute, queue, kind) DO UPDATE SET reclaimed = s.reclaimed + EXCLUDED.reclaimed, died = s.died + EXCLUDED.died
 )
 SELECT back.crashes, (back.status = 'dead')::bool AS dead FROM back;
 

@@ -38,8 +38,20 @@ SELECT count(*)::bigint AS n,
 FROM gone;
 
 -- name: PurgeSamples :execrows
-DELETE FROM jobgen.samples s
-WHERE s.minute < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond';
+-- PurgeSamples removes up to n old rows that have been summed. Served by the primary key.
+DELETE FROM jobgen.samples
+WHERE ctid = ANY(ARRAY(
+  SELECT s.ctid FROM jobgen.samples s
+  WHERE s.minute > '-infinity' AND s.minute < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond' AND s.summed
+  ORDER BY s.minute
+  LIMIT @n
+  FOR UPDATE SKIP LOCKED
+));
+
+-- name: PurgeLooks :execrows
+-- PurgeLooks removes old looks, of which there is one for each minute.
+DELETE FROM jobgen.looks l
+WHERE l.minute < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond';
 
 -- name: PurgeWorkers :execrows
 -- PurgeWorkers forgets lost workers that hold nothing any more, after a day. Their claims go as Reclaim finds them spent.

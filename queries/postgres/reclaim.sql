@@ -95,9 +95,9 @@ WITH lost AS MATERIALIZED (
   INSERT INTO jobgen.job_attempt (job_id, attempt, fence, worker_id, started_at, outcome, error)
   SELECT back.id, back.attempt + 1, back.fence, back.worker_id, coalesce(back.claimed_at, clock_timestamp()), 'crashed', back.last_error FROM back
 ), sampled AS (
-  INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed)
-  SELECT date_trunc('minute', now()), back.queue, back.kind, count(*) FROM back GROUP BY 2, 3 ORDER BY 2, 3
-  ON CONFLICT (minute, queue, kind) DO UPDATE SET reclaimed = s.reclaimed + EXCLUDED.reclaimed
+  INSERT INTO jobgen.samples AS s (minute, queue, kind, reclaimed, died)
+  SELECT date_trunc('minute', now()), back.queue, back.kind, count(*), count(*) FILTER (WHERE back.status = 'dead') FROM back GROUP BY 2, 3 ORDER BY 2, 3
+  ON CONFLICT (minute, queue, kind) DO UPDATE SET reclaimed = s.reclaimed + EXCLUDED.reclaimed, died = s.died + EXCLUDED.died
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
   FROM jobgen.wake w WHERE w.queue IN (SELECT back.queue FROM back)
