@@ -138,6 +138,7 @@ attempts that failed before. A cancelled one is on record for 30 days.`)
 	root.AddCommand(migrate, jobs, c.queues())
 	root.AddCommand(c.exporter())
 	root.AddCommand(c.stats())
+	root.AddCommand(c.workers())
 	return root
 }
 
