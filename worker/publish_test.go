@@ -62,3 +62,29 @@ func TestAWorkerTellsWhatItIsLikeBeforeItsFirstHeartbeat(t *testing.T) {
 	})
 	eventually(t, soon, "it is told", func() bool { return one[string](t, pool, published) == "{t.k} {1} {0} 0/3 t" })
 }
+
+// What a schedule's ticks enqueue is on record, so that an operator can have it at any time.
+func TestADeclaredScheduleTellsWhatItsTicksEnqueue(t *testing.T) {
+	t.Parallel()
+	pool := database(t)
+	spec := kind("t.ticks")
+	spec.Priority, spec.MaxAttempts, spec.Schedules = 4, 6, []jobs.Schedule{{Name: "n", Cron: "0 3 1 1 *", Zone: "UTC"}}
+	run := func() string {
+		t.Helper()
+		w := start(t, pool, worker.Config{}, func(r *worker.Registry) {
+			worker.HandleNone(r, spec, func(context.Context, *jobs.Job[task]) error { return nil })
+		})
+		eventually(t, soon, "it runs", func() bool { return w.log.has("worker started") })
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+		return one[string](t, pool, `SELECT format('%s v%s p%s %s %s', queue, version, priority, max_attempts, payload) FROM jobgen.schedules`)
+	}
+	if got := run(); got != `q v1 p4 6 {"N": 0}` {
+		t.Error(got)
+	}
+	spec.Priority = 5
+	if got := run(); got != `q v1 p5 6 {"N": 0}` {
+		t.Error("a program that declares it otherwise changes it:", got)
+	}
+}

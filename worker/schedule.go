@@ -26,6 +26,10 @@ func (w *Worker) declare(ctx context.Context) error {
 	var declared []engine.Schedule
 	for _, h := range w.reg.kinds() {
 		kinds = append(kinds, h.kind)
+		payload, err := h.zero()
+		if err != nil && len(h.schedules) > 0 {
+			return err
+		}
 		for _, s := range h.schedules {
 			parsed, err := cron.Parse(s.Cron, s.Zone)
 			if err != nil {
@@ -35,7 +39,7 @@ func (w *Worker) declare(ctx context.Context) error {
 			if missed == jobs.MissedOnce {
 				missed = "once"
 			}
-			declared = append(declared, engine.Schedule{Kind: h.kind, Name: s.Name, Cron: s.Cron, Zone: s.Zone, Missed: string(missed), NextAt: parsed.Next(now)})
+			declared = append(declared, engine.Schedule{Kind: h.kind, Name: s.Name, Cron: s.Cron, Zone: s.Zone, Missed: string(missed), NextAt: parsed.Next(now), Job: h.insert, Payload: payload})
 		}
 	}
 	return w.store.Declare(ctx, kinds, declared)

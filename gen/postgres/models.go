@@ -220,13 +220,19 @@ type JobgenSample struct {
 }
 
 type JobgenSchedule struct {
-	Kind   string
-	Name   string
-	Cron   string
-	Zone   string
-	Missed string
-	NextAt time.Time
-	LastAt *time.Time
+	Kind        string
+	Name        string
+	Cron        string
+	Zone        string
+	Missed      string
+	NextAt      time.Time
+	LastAt      *time.Time
+	Queue       *string
+	Version     *int32
+	Priority    *int16
+	MaxAttempts *int32
+	Payload     []byte
+	PausedAt    *time.Time
 }
 
 type JobgenSchemaVersion struct {

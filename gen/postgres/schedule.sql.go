@@ -34,6 +34,143 @@ func (q *Queries) DropSchedules(ctx context.Context, arg DropSchedulesParams) (i
 	return result.RowsAffected(), nil
 }
 
+const listSchedules = `-- name: ListSchedules :many
+SELECT s.kind, s.name, s.cron, s.zone, s.missed, s.next_at, s.last_at, s.paused_at,
+       s.queue, s.version, s.priority, s.max_attempts, coalesce(s.payload, 'null')::jsonb AS payload,
+       (SELECT count(*) FROM jobgen.workers w
+        WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND s.kind = ANY(w.kinds))::int AS workers,
+       clock_timestamp()::timestamptz AS db_now
+FROM jobgen.schedules s ORDER BY s.kind, s.name
+`
+
+type ListSchedulesRow struct {
+	Kind        string
+	Name        string
+	Cron        string
+	Zone        string
+	Missed      string
+	NextAt      time.Time
+	LastAt      *time.Time
+	PausedAt    *time.Time
+	Queue       *string
+	Version     *int32
+	Priority    *int16
+	MaxAttempts *int32
+	Payload     []byte
+	Workers     int32
+	DbNow       time.Time
+}
+
+// ListSchedules reads all schedules for a person, and how many live workers handle the kind of each.
+func (q *Queries) ListSchedules(ctx context.Context) ([]ListSchedulesRow, error) {
+	rows, err := q.db.Query(ctx, listSchedules)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListSchedulesRow
+	for rows.Next() {
+		var i ListSchedulesRow
+		if err := rows.Scan(
+			&i.Kind,
+			&i.Name,
+			&i.Cron,
+			&i.Zone,
+			&i.Missed,
+			&i.NextAt,
+			&i.LastAt,
+			&i.PausedAt,
+			&i.Queue,
+			&i.Version,
+			&i.Priority,
+			&i.MaxAttempts,
+			&i.Payload,
+			&i.Workers,
+			&i.DbNow,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const pauseSchedule = `-- name: PauseSchedule :execrows
+UPDATE jobgen.schedules s SET paused_at = coalesce(s.paused_at, clock_timestamp()) WHERE s.kind = $1 AND s.name = $2
+`
+
+type PauseScheduleParams struct {
+	Kind string
+	Name string
+}
+
+// PauseSchedule makes ticks enqueue nothing. One that is paused stays so since when it was.
+func (q *Queries) PauseSchedule(ctx context.Context, arg PauseScheduleParams) (int64, error) {
+	result, err := q.db.Exec(ctx, pauseSchedule, arg.Kind, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const resumeSchedule = `-- name: ResumeSchedule :execrows
+UPDATE jobgen.schedules s
+SET paused_at = NULL, next_at = CASE WHEN s.paused_at IS NOT NULL THEN greatest(s.next_at, $1) ELSE s.next_at END
+WHERE s.kind = $2 AND s.name = $3
+`
+
+type ResumeScheduleParams struct {
+	NextAt time.Time
+	Kind   string
+	Name   string
+}
+
+// ResumeSchedule ends a pause. Ticks that nobody has moved on from meanwhile are not made up for: @next_at is the first one to come.
+func (q *Queries) ResumeSchedule(ctx context.Context, arg ResumeScheduleParams) (int64, error) {
+	result, err := q.db.Exec(ctx, resumeSchedule, arg.NextAt, arg.Kind, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const runSchedule = `-- name: RunSchedule :one
+WITH ins AS (
+  INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts)
+  SELECT s.queue, s.kind, s.version, s.payload, ($1::text)::jsonb, s.priority, s.max_attempts
+  FROM jobgen.schedules s WHERE s.kind = $2 AND s.name = $3 AND s.queue IS NOT NULL
+  RETURNING id, queue, kind
+), woken AS MATERIALIZED (
+  SELECT pg_notify('jobgen_' || i.worker_id::text, '')
+  FROM (SELECT w.worker_id FROM jobgen.wake w JOIN ins ON w.queue = ins.queue AND ins.kind = ANY(w.kinds) ORDER BY random() LIMIT 1) i
+)
+SELECT ins.id, EXISTS (SELECT FROM jobgen.queues q WHERE q.name = ins.queue AND q.paused_at IS NOT NULL) AS paused
+FROM ins WHERE (SELECT count(*) FROM woken) >= 0
+`
+
+type RunScheduleParams struct {
+	Header string
+	Kind   string
+	Name   string
+}
+
+type RunScheduleRow struct {
+	ID     int64
+	Paused bool
+}
+
+// RunSchedule enqueues a job as a tick would, with @header, and leaves the schedule as it is. No row: there is no such
+// schedule any more, or its row does not say what to enqueue.
+func (q *Queries) RunSchedule(ctx context.Context, arg RunScheduleParams) (RunScheduleRow, error) {
+	row := q.db.QueryRow(ctx, runSchedule, arg.Header, arg.Kind, arg.Name)
+	var i RunScheduleRow
+	err := row.Scan(&i.ID, &i.Paused)
+	return i, err
+}
+
 const schedules = `-- name: Schedules :many
 SELECT kind, name, cron, zone, missed, next_at, clock_timestamp()::timestamptz AS db_now
 FROM jobgen.schedules WHERE kind = ANY($1::text[]) ORDER BY next_at
@@ -79,21 +216,28 @@ func (q *Queries) Schedules(ctx context.Context, kinds []string) ([]SchedulesRow
 }
 
 const storeSchedule = `-- name: StoreSchedule :exec
-INSERT INTO jobgen.schedules AS s (kind, name, cron, zone, missed, next_at)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO jobgen.schedules AS s (kind, name, cron, zone, missed, next_at, queue, version, priority, max_attempts, payload)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text, $8::int, $9::smallint, $10::int, ($11::text)::jsonb)
 ON CONFLICT (kind, name) DO UPDATE
 SET cron = EXCLUDED.cron, zone = EXCLUDED.zone, missed = EXCLUDED.missed,
+    queue = EXCLUDED.queue, version = EXCLUDED.version, priority = EXCLUDED.priority, max_attempts = EXCLUDED.max_attempts, payload = EXCLUDED.payload,
     next_at = CASE WHEN (s.cron, s.zone) = (EXCLUDED.cron, EXCLUDED.zone) THEN s.next_at ELSE EXCLUDED.next_at END
-WHERE (s.cron, s.zone, s.missed) IS DISTINCT FROM (EXCLUDED.cron, EXCLUDED.zone, EXCLUDED.missed)
+WHERE (s.cron, s.zone, s.missed, s.queue, s.version, s.priority, s.max_attempts, s.payload) IS DISTINCT FROM
+      (EXCLUDED.cron, EXCLUDED.zone, EXCLUDED.missed, EXCLUDED.queue, EXCLUDED.version, EXCLUDED.priority, EXCLUDED.max_attempts, EXCLUDED.payload)
 `
 
 type StoreScheduleParams struct {
-	Kind   string
-	Name   string
-	Cron   string
-	Zone   string
-	Missed string
-	NextAt time.Time
+	Kind        string
+	Name        string
+	Cron        string
+	Zone        string
+	Missed      string
+	NextAt      time.Time
+	Queue       string
+	Version     int32
+	Priority    int16
+	MaxAttempts int32
+	Payload     string
 }
 
 // StoreSchedule makes a declared schedule known, or changes it. Only another expression or zone moves its next tick: a
@@ -106,6 +250,11 @@ func (q *Queries) StoreSchedule(ctx context.Context, arg StoreScheduleParams) er
 		arg.Zone,
 		arg.Missed,
 		arg.NextAt,
+		arg.Queue,
+		arg.Version,
+		arg.Priority,
+		arg.MaxAttempts,
+		arg.Payload,
 	)
 	return err
 }
@@ -113,13 +262,14 @@ func (q *Queries) StoreSchedule(ctx context.Context, arg StoreScheduleParams) er
 const tick = `-- name: Tick :execrows
 WITH moved AS (
   UPDATE jobgen.schedules s
-  SET next_at = $1, last_at = $2
+  SET next_at = $1, last_at = CASE WHEN s.paused_at IS NULL THEN $2 ELSE s.last_at END
   WHERE s.kind = $3 AND s.name = $4 AND s.next_at = $5
-  RETURNING s.kind
+  RETURNING s.kind, s.paused_at
 ), ins AS (
   INSERT INTO jobgen.jobs (queue, kind, version, payload, headers, priority, max_attempts)
   SELECT $6, moved.kind, $7, ($8::text)::jsonb, h.header::jsonb, $9, $10
   FROM moved CROSS JOIN (SELECT unnest($11::text[]) AS header) h
+  WHERE moved.paused_at IS NULL
   RETURNING id
 ), woken AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || i.worker_id::text, '')
@@ -143,7 +293,7 @@ type TickParams struct {
 }
 
 // Tick moves a schedule on from the tick it is at and enqueues a job for each of @headers, which tell the ticks' times; if
-// another worker was first, neither. Two at once wait for the row: the second finds it moved.
+// another worker was first, neither. While it is paused it only moves on. Two at once wait for the row: the second finds it moved.
 func (q *Queries) Tick(ctx context.Context, arg TickParams) (int64, error) {
 	result, err := q.db.Exec(ctx, tick,
 		arg.NextAt,

@@ -238,6 +238,8 @@ type Kind struct {
 type Schedule struct {
 	Kind, Name, Cron, Zone, Missed string
 	NextAt                         time.Time
+	Job                            Insert // what a tick enqueues; only for Declare, as is Payload
+	Payload                        []byte
 }
 
 // Worker is a process as the database knows it.

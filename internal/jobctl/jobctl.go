@@ -138,7 +138,7 @@ attempts that failed before. A cancelled one is on record for 30 days.`)
 	root.AddCommand(migrate, jobs, c.queues())
 	root.AddCommand(c.exporter())
 	root.AddCommand(c.stats())
-	root.AddCommand(c.workers())
+	root.AddCommand(c.workers(), c.schedules())
 	return root
 }
 

@@ -120,7 +120,7 @@ func asHeld(j postgres.HeldJob) heldJSON {
 	return heldJSON{j.ID, j.Kind, j.Queue, j.Attempt, j.MaxAttempts, j.Since.UTC(), j.Lock, j.Asked}
 }
 
-func seconds(d *time.Duration) *float64 {
+func inSeconds(d *time.Duration) *float64 {
 	if d == nil {
 		return nil
 	}
@@ -131,14 +131,14 @@ func seconds(d *time.Duration) *float64 {
 func asWorker(w *postgres.FleetWorker, now time.Time) workerJSON {
 	out := workerJSON{
 		ID: w.ID, State: w.State(now), Host: w.Host, PID: w.PID, Build: w.Build, StartedAt: w.StartedAt.UTC(), BeatAt: w.BeatAt.UTC(), LeaseUntil: w.LeaseUntil.UTC(),
-		Queues: w.Queues, Kinds: []kindJSON{}, Slots: w.Slots, Running: w.Running, Stuck: w.Stuck, Skew: seconds(w.Skew), Pooled: w.Pooled,
+		Queues: w.Queues, Kinds: []kindJSON{}, Slots: w.Slots, Running: w.Running, Stuck: w.Stuck, Skew: inSeconds(w.Skew), Pooled: w.Pooled,
 	}
 	if w.LostAt != nil {
 		at := w.LostAt.UTC()
 		out.LostAt = &at
 	}
 	for _, k := range w.Kinds {
-		out.Kinds = append(out.Kinds, kindJSON{k.Name, k.Version, seconds(k.Timeout)})
+		out.Kinds = append(out.Kinds, kindJSON{k.Name, k.Version, inSeconds(k.Timeout)})
 	}
 	return out
 }

@@ -31,6 +31,8 @@ var notHot = map[string]string{
 	"LookHeads": "one look a minute in a fleet", "LookDead": "one look a minute in a fleet", "LookRunning": "one look a minute in a fleet",
 	"Samples": "an operator's", "Looks": "an operator's", "Unsummed": "an operator's",
 	"Crews": "an operator's", "LostWorkers": "an operator's", "Sizes": "an operator's",
+	"ListWorkers": "an operator's", "HeldSums": "an operator's", "HeldJobs": "an operator's", "StartedJobs": "an operator's",
+	"ListSchedules": "an operator's", "RunSchedule": "an operator's", "PauseSchedule": "an operator's", "ResumeSchedule": "an operator's",
 	"StoreSchedule": "as many rows as are declared", "DropSchedules": "as many rows as are declared", "Schedules": "as many rows as are declared",
 	"WithTx": "no statement",
 }

@@ -66,6 +66,16 @@ CREATE TABLE jobgen.queues (
   slots     integer CHECK (slots BETWEEN 1 AND 100000)  -- handlers at once in each process; null: what the program says
 );
 
+-- What a tick enqueues, so that an operator can have it now, and whether ticks are to enqueue nothing. Null: it is of a program
+-- before this.
+ALTER TABLE jobgen.schedules
+  ADD COLUMN queue        text COLLATE "C",
+  ADD COLUMN version      integer,
+  ADD COLUMN priority     smallint,
+  ADD COLUMN max_attempts integer,
+  ADD COLUMN payload      jsonb,
+  ADD COLUMN paused_at    timestamptz; -- null: it is not paused
+
 -- What operators ask of a worker. Null: it is of a program before this schema.
 ALTER TABLE jobgen.workers
   ADD COLUMN slots       integer,   -- handlers at once
@@ -91,6 +101,8 @@ DELETE FROM jobgen.job_attempt WHERE outcome NOT IN ('failed', 'crashed');
 ALTER TABLE jobgen.job_attempt
   DROP CONSTRAINT job_attempt_outcome_check,
   ADD CONSTRAINT job_attempt_outcome_check CHECK (outcome IN ('failed', 'crashed'));
+ALTER TABLE jobgen.schedules
+  DROP COLUMN queue, DROP COLUMN version, DROP COLUMN priority, DROP COLUMN max_attempts, DROP COLUMN payload, DROP COLUMN paused_at;
 ALTER TABLE jobgen.jobs DROP COLUMN deadline, DROP COLUMN snoozes, DROP COLUMN cancel_reason;
 ALTER TABLE jobgen.workers
   DROP COLUMN slots, DROP COLUMN running, DROP COLUMN stuck, DROP COLUMN versions, DROP COLUMN timeouts_us, DROP COLUMN skew_us, DROP COLUMN pooled;
