@@ -78,7 +78,10 @@ func Main(ctx context.Context, args []string, env Env) int {
 	}
 	var f *finding
 	var d *databaseError
+	var code exitCode
 	switch {
+	case errors.As(err, &code):
+		return int(code)
 	case errors.As(err, &f):
 		if f.text != "" {
 			fmt.Fprintln(env.Stderr, "jobctl:", oneLine(f.text))
@@ -139,6 +142,7 @@ attempts that failed before. A cancelled one is on record for 30 days.`)
 	root.AddCommand(c.exporter())
 	root.AddCommand(c.stats())
 	root.AddCommand(c.workers(), c.schedules())
+	root.AddCommand(c.dev())
 	return root
 }
 

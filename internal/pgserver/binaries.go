@@ -40,6 +40,8 @@ const maxSocketPath = 103
 // local is a server started from installed binaries.
 type local struct {
 	bin        string
+	port       int    // on which it listens beside its socket; 0: on none
+	password   string // for that port
 	folder     string
 	lock       *os.File
 	log        *os.File
@@ -51,12 +53,15 @@ type local struct {
 
 // startBinaries starts a server from the newest installed binaries that are new enough.
 func startBinaries(ctx context.Context, o Options) (*Server, error) {
-	bin, version, err := findBinaries(ctx, o.BinDir)
+	bin, version, err := findBinaries(ctx, o.BinDir, o.Version)
 	if err != nil {
 		return nil, err
 	}
 	sweepFolders()
-	l := &local{bin: bin}
+	l := &local{bin: bin, port: o.Port}
+	if o.Port > 0 {
+		l.password = portPassword()
+	}
 	if err := l.start(ctx, o); err != nil {
 		_ = l.stop()
 		return nil, fmt.Errorf("%s: %w", bin, err)
@@ -102,6 +107,11 @@ func (l *local) sockets() string { return filepath.Join(l.folder, "pg") }
 func (l *local) data() string    { return filepath.Join(l.folder, "pg", "data") }
 
 func (l *local) url() string {
+	if l.port > 0 {
+		u := url.URL{Scheme: "postgres", User: url.UserPassword("postgres", l.password), Host: "127.0.0.1:" + strconv.Itoa(l.port), Path: "/postgres"}
+		u.RawQuery = url.Values{"sslmode": {"disable"}}.Encode()
+		return u.String()
+	}
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/postgres"}
 	// The port is named, because PGPORT may be set.
 	u.RawQuery = url.Values{"host": {l.sockets()}, "port": {"5432"}}.Encode()
@@ -215,8 +225,22 @@ func (l *local) command(program string, args ...string) *exec.Cmd {
 }
 
 func (l *local) initdb(ctx context.Context, locale string) error {
-	cmd := l.command("initdb", "--pgdata", l.data(), "--username=postgres", "--auth=trust",
-		"--encoding=UTF8", "--locale="+locale, "--no-sync", "--no-instructions")
+	args := []string{"--pgdata", l.data(), "--username=postgres", "--auth=trust",
+		"--encoding=UTF8", "--locale=" + locale, "--no-sync", "--no-instructions"}
+	if l.port > 0 {
+		file := filepath.Join(l.sockets(), "password")
+		if err := os.WriteFile(file, []byte(l.password+"\n"), 0o600); err != nil {
+			return err
+		}
+		defer os.Remove(file)
+		if l.credential != nil {
+			if err := os.Chown(file, int(l.credential.Uid), int(l.credential.Gid)); err != nil {
+				return err
+			}
+		}
+		args = append(args, "--auth-host=scram-sha-256", "--pwfile="+file)
+	}
+	cmd := l.command("initdb", args...)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {
@@ -241,6 +265,9 @@ func (l *local) startPostmaster(o Options) error {
 	}
 	args := append([]string{"-D", l.data(), "-k", l.sockets(), "-c", "listen_addresses=", "-c", "port=5432",
 		"-c", "unix_socket_permissions=0700"}, o.settings()...)
+	if l.port > 0 {
+		args = append(args, "-c", "listen_addresses=127.0.0.1", "-c", "port="+strconv.Itoa(l.port))
+	}
 	cmd := l.command("postgres", args...)
 	// Without Log a file and no pipe: nobody has to keep reading for the server to go on.
 	cmd.Stderr = l.log
@@ -337,9 +364,12 @@ var binaryPlaces = []string{
 }
 
 // findBinaries returns the folder of the server programs to use, and their version.
-func findBinaries(ctx context.Context, named string) (bin, version string, err error) {
+func findBinaries(ctx context.Context, named string, major int) (bin, version string, err error) {
 	if named = cmp.Or(named, os.Getenv("JOBGEN_PGBIN")); named != "" {
 		version, err := binaryVersion(ctx, named)
+		if err == nil && major > 0 && majorIn(version) != major {
+			err = fmt.Errorf("%s: PostgreSQL %s, and %d is wanted", named, version, major)
+		}
 		return named, version, err
 	}
 	var candidates []string
@@ -357,6 +387,9 @@ func findBinaries(ctx context.Context, named string) (bin, version string, err e
 	var errs []error
 	for _, candidate := range candidates {
 		version, err := binaryVersion(ctx, candidate)
+		if err == nil && major > 0 && majorIn(version) != major {
+			err = fmt.Errorf("%s: PostgreSQL %s, and %d is wanted", candidate, version, major)
+		}
 		if err == nil {
 			return candidate, version, nil
 		}

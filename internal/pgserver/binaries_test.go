@@ -347,7 +347,7 @@ func TestFolderAvoidsLongAndClosedPlaces(t *testing.T) {
 // installed is the folder of the binaries that tests use.
 func installed(t *testing.T) string {
 	t.Helper()
-	bin, _, err := findBinaries(t.Context(), "")
+	bin, _, err := findBinaries(t.Context(), "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -54,6 +55,9 @@ func startDocker(ctx context.Context, o Options) (*Server, error) {
 	}
 	removeUnstarted(ctx, pool)
 	image := cmp.Or(os.Getenv("JOBGEN_PG_IMAGE"), defaultImage)
+	if o.Version > 0 {
+		image = fmt.Sprintf("postgres:%d-alpine", o.Version)
+	}
 	entrypoint, err := pull(ctx, pool, image, o.Log)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", image, err)
@@ -134,7 +138,10 @@ func (c *container) start(ctx context.Context, o Options, image string, entrypoi
 	if loopback {
 		publish = "127.0.0.1"
 	}
-	password := rand.Text()
+	password, port := rand.Text(), ""
+	if o.Port > 0 {
+		password, port = portPassword(), strconv.Itoa(o.Port)
+	}
 	created, err := c.pool.Client.CreateContainer(docker.CreateContainerOptions{
 		Context: ctx,
 		Config: &docker.Config{
@@ -152,7 +159,7 @@ func (c *container) start(ctx context.Context, o Options, image string, entrypoi
 		},
 		HostConfig: &docker.HostConfig{
 			AutoRemove:   true,
-			PortBindings: map[docker.Port][]docker.PortBinding{"5432/tcp": {{HostIP: publish}}},
+			PortBindings: map[docker.Port][]docker.PortBinding{"5432/tcp": {{HostIP: publish, HostPort: port}}},
 			ShmSize:      256 << 20, // the default of 64 MiB is too little for parallel queries
 		},
 	})

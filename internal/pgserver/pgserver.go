@@ -53,6 +53,14 @@ type Options struct {
 	// found in the usual places.
 	BinDir string
 
+	// Version is the major version of a started server, 0: any. Of installed binaries those of that version are taken, of
+	// Docker images postgres:<version>-alpine.
+	Version int
+
+	// Port is where a started server listens on 127.0.0.1, with a password (PGPASSWORD, else a random one), so that programs
+	// without unix sockets get there. 0: on a socket alone, or in a container on any port.
+	Port int
+
 	// Log gets the log of a started server, and progress of an image download. Nil discards both;
 	// when a start fails, the end of the server's log is in the error all the same.
 	Log io.Writer
@@ -111,10 +119,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	var found unavailable
 
-	if only != "" && only != "url" {
+	if o.IgnoreDatabaseURL {
+		// Not a way.
+	} else if only != "" && only != "url" {
 		found.url = "not considered, because JOBGEN_PG=" + only
-	} else if o.IgnoreDatabaseURL {
-		found.url = "not considered: this program wants a server of its own"
 	} else if named := cmp.Or(o.databaseURL, os.Getenv("DATABASE_URL")); named != "" {
 		return use(ctx, o, named)
 	} else {
@@ -201,6 +209,9 @@ func (s *Server) attach(ctx context.Context, o Options) error {
 	open.Store(s, nil)
 	return nil
 }
+
+// portPassword is that of a started server that others on the machine can get at.
+func portPassword() string { return cmp.Or(os.Getenv("PGPASSWORD"), rand.Text()) }
 
 // Close stops and removes what Start started. On a server that was there before, it drops the
 // databases that were created through s and are still there. The second Close does nothing.

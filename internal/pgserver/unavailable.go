@@ -3,22 +3,27 @@ package pgserver
 import "strings"
 
 // unavailable is the error that names the three ways to get a server and why each failed here. It
-// fits on a screen of 80 columns and 24 lines, also inside the output of go test.
+// fits on a screen of 80 columns and 24 lines, also inside the output of go test. Without url it
+// names two: the caller wants a server of its own.
 type unavailable struct {
 	url, binaries, docker string
 }
 
 func (u *unavailable) Error() string {
+	programs := "PostgreSQL's server programs (initdb, postgres)\n" +
+		wrap(u.binaries) +
+		"   e.g. apt-get install postgresql, or brew install postgresql@17\n"
+	engine := "a Docker engine\n" +
+		wrap(u.docker) +
+		"   e.g. start Docker; JOBGEN_PG_IMAGE names another image"
+	if u.url == "" {
+		return ErrUnavailable.Error() + "; one of these is enough:\n\n1. " + programs + "\n2. " + engine
+	}
 	return ErrUnavailable.Error() + "; any one of these three is enough:\n" +
 		"\n1. DATABASE_URL, a server on which you may create databases\n" +
 		wrap(u.url) +
 		"   e.g. export DATABASE_URL=postgres://postgres@localhost:5432/postgres\n" +
-		"\n2. PostgreSQL's server programs (initdb, postgres)\n" +
-		wrap(u.binaries) +
-		"   e.g. apt-get install postgresql, or brew install postgresql@17\n" +
-		"\n3. a Docker engine\n" +
-		wrap(u.docker) +
-		"   e.g. start Docker; JOBGEN_PG_IMAGE names another image"
+		"\n2. " + programs + "\n3. " + engine
 }
 
 func (u *unavailable) Unwrap() error { return ErrUnavailable }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/jobgen-go/jobgen/internal/pgserver"
+	"github.com/jobgen-go/jobgen/internal/supervise"
 )
 
 func main() {
@@ -27,8 +28,6 @@ func main() {
 }
 
 func run(args []string, stderr io.Writer) int {
-	const ourFault = 125 // as env, nohup and timeout have it: not the command's own status
-
 	flags := flag.NewFlagSet("with", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
@@ -40,16 +39,16 @@ func run(args []string, stderr io.Writer) int {
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
-		return ourFault
+		return supervise.OurFault
 	}
 	if flags.NArg() == 0 {
 		flags.Usage()
-		return ourFault
+		return supervise.OurFault
 	}
 
 	// From here on a signal is the command's. Until there is one, it ends the start.
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, supervise.Signals...)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // an image may be pulled
 	defer cancel()
 	started := make(chan struct{})
@@ -71,12 +70,12 @@ func run(args []string, stderr io.Writer) int {
 		if server != nil {
 			_ = server.Close()
 		}
-		return 128 + signalNumber(sig)
+		return 128 + supervise.Number(sig)
 	default:
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "with:", err)
-		return ourFault
+		return supervise.OurFault
 	}
 	if server.Source != "DATABASE_URL" {
 		fmt.Fprintf(stderr, "with: PostgreSQL from %s, ready after %v\n",
@@ -86,44 +85,13 @@ func run(args []string, stderr io.Writer) int {
 	command := exec.Command(flags.Arg(0), flags.Args()[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	command.Env = append(os.Environ(), "DATABASE_URL="+server.URL)
-	status := supervise(command, signals, stderr)
+	status := supervise.Run(command, signals, func(err error) { fmt.Fprintln(stderr, "with:", err) })
 
 	if err := server.Close(); err != nil {
 		fmt.Fprintln(stderr, "with:", err)
 		if status == 0 {
-			status = ourFault
+			status = supervise.OurFault
 		}
 	}
 	return status
-}
-
-// supervise runs the command, passes signals on to it and returns the status to exit with.
-func supervise(command *exec.Cmd, signals <-chan os.Signal, stderr io.Writer) int {
-	forward := isolate(command)
-	if err := command.Start(); err != nil {
-		fmt.Fprintln(stderr, "with:", err)
-		if errors.Is(err, exec.ErrNotFound) {
-			return 127
-		}
-		return 126
-	}
-	ended := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case sig := <-signals:
-				forward(sig)
-			case <-ended:
-				return
-			}
-		}
-	}()
-	err := command.Wait()
-	close(ended)
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		fmt.Fprintln(stderr, "with:", err)
-		return 125
-	}
-	return exitStatus(command.ProcessState)
 }

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/jobgen-go/jobgen/internal/supervise"
 )
 
 // TestMain is also the program under test, and the commands that it runs.
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) {
 // one and says its word after it. Without a signal they end when their standard input does.
 func command(name string) int {
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, passedOn...)
+	signal.Notify(signals, supervise.Signals...)
 	if name == "outer" {
 		inner := exec.Command(os.Args[0], "inner")
 		inner.Stdin, inner.Stdout, inner.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package supervise
 
 import (
 	"os"
@@ -10,7 +10,8 @@ import (
 	"golang.org/x/term"
 )
 
-var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+// Signals are those that are passed on to a command.
+var Signals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
 // isolate decides how signals will get to the command, and returns the function that sends them.
 //
@@ -32,7 +33,8 @@ func isolate(command *exec.Cmd) (forward func(os.Signal)) {
 	}
 }
 
-func signalNumber(sig os.Signal) int { return int(sig.(syscall.Signal)) }
+// Number is what a shell adds to 128 for a command that the signal ended.
+func Number(sig os.Signal) int { return int(sig.(syscall.Signal)) }
 
 func exitStatus(state *os.ProcessState) int {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
