@@ -38,6 +38,9 @@ func serve(pool *pgxpool.Pool, handlers orders.Handlers) (*jobs.Producer, *worke
 	var registry worker.Registry
 	orders.Register(&registry, handlers)
 	w, err := worker.New(pool, &registry, worker.Config{Middleware: middleware})
+	if err == nil {
+		_, err = jobotel.ObserveWorker(w, jobotel.Options{}) // what the worker itself does
+	}
 	return producer, w, err
 }
 

@@ -69,7 +69,8 @@ type Options struct {
 // such as that of a schedule, starts a trace, whatever span the worker was started in.
 //
 // Metrics: messaging.client.sent.messages and messaging.client.operation.duration (enqueue), and
-// messaging.client.consumed.messages and messaging.process.duration (attempts).
+// messaging.client.consumed.messages and messaging.process.duration (attempts), and jobgen.wait.duration (of each attempt: how
+// long its job had been due). What a worker itself does, ObserveWorker measures.
 //
 // A failure has an error.type: panic, exit (the handler ended its goroutine), timeout (of the kind), deadline (of the job),
 // cancelled (the job), lease_lost, interrupted (the context ended otherwise, as at a shutdown), invalid (refused to be enqueued),
@@ -87,11 +88,14 @@ func Middleware(o Options) jobs.Middleware {
 	m := o.MeterProvider.Meter(Scope, metric.WithSchemaURL(semconv.SchemaURL))
 	t := &telemetry{propagator: o.Propagator, tracer: o.TracerProvider.Tracer(Scope, trace.WithSchemaURL(semconv.SchemaURL))}
 	buckets := metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-	var errs [4]error
+	var errs [5]error
 	t.sent, errs[0] = messagingconv.NewClientSentMessages(m)
 	t.sending, errs[1] = messagingconv.NewClientOperationDuration(m, buckets)
 	t.consumed, errs[2] = messagingconv.NewClientConsumedMessages(m)
 	t.processing, errs[3] = messagingconv.NewProcessDuration(m, buckets)
+	t.waiting, errs[4] = m.Float64Histogram("jobgen.wait.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long jobs had been due when they were claimed for an attempt; for a further one, since the end of the back-off."),
+		metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600))
 	if err := errors.Join(errs[:]...); err != nil {
 		otel.Handle(err)
 	}
@@ -105,6 +109,7 @@ type telemetry struct {
 	sending    messagingconv.ClientOperationDuration
 	consumed   messagingconv.ClientConsumedMessages
 	processing messagingconv.ProcessDuration
+	waiting    metric.Float64Histogram
 }
 
 func (t *telemetry) enqueue(ctx context.Context, e *jobs.Enqueueing, next func(context.Context) error) (err error) {
@@ -148,10 +153,15 @@ func (t *telemetry) work(ctx context.Context, job *jobs.Info, next func(context.
 		trace.WithLinks(linkTo(ctx)...), trace.WithAttributes(append(common(process, job.Queue, job.Kind),
 			semconv.MessagingOperationTypeProcess, semconv.MessagingMessageID(strconv.FormatInt(job.ID, 10)),
 			AttemptKey.Int(job.Attempt), MaxAttemptsKey.Int(job.MaxAttempts), WaitedKey.Float64(job.Waited.Seconds()))...))
+	well := attribute.NewSet(common(process, job.Queue, job.Kind)...)
+	t.waiting.Record(ctx, job.Waited.Seconds(), metric.WithAttributeSet(well))
 	failure := semconv.ErrorTypeKey.String("exit") // until next returns; a panic comes back from it as an error
 	defer func() {
 		took := end(span, start, failure, err)
-		set := attribute.NewSet(measured(process, job.Queue, job.Kind, failure)...)
+		set := well
+		if failure.Valid() {
+			set = attribute.NewSet(measured(process, job.Queue, job.Kind, failure)...)
+		}
 		t.consumed.AddSet(ctx, 1, set)
 		t.processing.RecordSet(ctx, took, set)
 	}()

@@ -161,7 +161,11 @@ func (o *observed) measured() map[string]string {
 			case metricdata.Histogram[float64]:
 				for _, p := range d.DataPoints {
 					out[name(p.Attributes)] = strconv.FormatUint(p.Count, 10)
-					if len(p.Bounds) != 14 || p.Bounds[0] != 0.005 || p.Bounds[13] != 10 {
+					if m.Name == "jobgen.wait.duration" {
+						if len(p.Bounds) != 16 || p.Bounds[15] != 3600 {
+							o.Errorf("%s: buckets %v", m.Name, p.Bounds)
+						}
+					} else if len(p.Bounds) != 14 || p.Bounds[0] != 0.005 || p.Bounds[13] != 10 {
 						o.Errorf("%s: buckets %v", m.Name, p.Bounds)
 					}
 				}
@@ -253,13 +257,14 @@ func TestTheTraceContinuesFromEnqueueToHandler(t *testing.T) {
 		sent + "jobgen.kind=k,messaging.destination.name=q,messaging.operation.name=enqueue,messaging.system=jobgen":                               "1",
 		took + "jobgen.kind=k,messaging.destination.name=q,messaging.operation.name=enqueue,messaging.operation.type=send,messaging.system=jobgen": "1",
 		consumed + "jobgen.kind=k,messaging.destination.name=q,messaging.operation.name=process,messaging.system=jobgen":                           "1",
+		"jobgen.wait.duration s " + "jobgen.kind=k,messaging.destination.name=q,messaging.operation.name=process,messaging.system=jobgen":          "1",
 		processed + "jobgen.kind=k,messaging.destination.name=q,messaging.operation.name=process,messaging.system=jobgen":                          "1",
 	} {
 		if measured[name] != want {
 			t.Errorf("%s: %q, want %s", name, measured[name], want)
 		}
 	}
-	if len(measured) != 6 { // and two of the follow-up
+	if len(measured) != 7 { // and two of the follow-up
 		t.Errorf("measured %v", measured)
 	}
 }

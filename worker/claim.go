@@ -239,12 +239,15 @@ func (w *Worker) ask(ctx context.Context, self *engine.Worker, from []engine.Mar
 	batch, now, err := w.store.Claim(ctx, self, from, spent, sweep, n)
 	if err != nil {
 		w.ledger.distrust()
+	} else {
+		w.counters.claims.Add(1)
 	}
 	return batch, now, err
 }
 
 // take enters what was claimed and starts runners for it, in the order of the queue: the statement's answer has none.
 func (w *Worker) take(self *engine.Worker, batch []engine.Claimed) {
+	w.counters.claimed.Add(int64(len(batch)))
 	hs := make([]*hold, 0, len(batch))
 	space := make([]hold, len(batch))
 	all := &claim{left: len(batch)}
@@ -326,6 +329,7 @@ func (s *soloist) play(ctx context.Context) {
 			s.unseen.note(err)
 			break
 		}
+		w.counters.claims.Add(1)
 		if len(batch) == 0 {
 			if !w.lockSuspect() || !s.empty(ctx, 0) {
 				break

@@ -217,6 +217,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 		if batch = w.ledger.onlyCurrent(batch); len(batch) == 0 {
 			return
 		}
+		begin := now()
 		ended, rest, err := func() (idSet, []outcome, error) {
 			ctx, cancel := context.WithTimeout(ctx, storeTime)
 			defer cancel()
@@ -227,6 +228,7 @@ func (w *Worker) write(ctx context.Context, stop <-chan struct{}, batch []outcom
 		apart := damaged || errors.Is(err, engine.ErrLocked)
 		switch {
 		case err == nil:
+			w.counters.stored(len(batch)-len(rest), since(begin)) // the rest comes again
 			if len(rest) > 0 {
 				batch = slices.DeleteFunc(batch, func(o outcome) bool { return !ended.has(o.hold.ID) })
 			}

@@ -24,6 +24,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 		switch {
 		case err != nil:
 			w.contact.failed(w.log, "heartbeat", err)
+			w.counters.failures.Add(1)
 			w.ledger.distrust()
 			every = w.cfg.Heartbeat / 5
 		case beat.Renewed:
@@ -39,6 +40,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 			for w.register(ctx, self) != nil && wait(ctx, w.cfg.Heartbeat/5) {
 			}
 			held := w.become(self)
+			w.counters.losses.Add(1)
 			w.log.Error("this worker was found dead and its jobs were given to others: it was out of contact for longer than its lease", "worker", old, "lease", w.cfg.Lease, "jobs", held, "new_worker", self.ID)
 		}
 	}

@@ -18,11 +18,23 @@ import (
 // ErrStuck is what Run returns, wrapped, after Config.MaxStuck handlers were stuck at once: the process is to be replaced.
 var ErrStuck = errors.New("worker: handlers are stuck")
 
-// Stats is what a worker is doing now.
+// Stats is what a worker is doing now, and what it has done since it was made.
 type Stats struct {
 	Slots   int     // how many handlers may run at once
 	Running int     // how many do, those that are stuck included
+	Waiting int     // jobs that are claimed and not started
+	Storing int     // jobs whose handler has returned, or was not called, and whose outcome is not stored yet
 	Stuck   []Stuck // the oldest first
+
+	// These only grow. Jobs owned by lock are in Running and in nothing below: they are not claimed, and end in their own transactions.
+	Claims    int64         // claim statements that were answered, those that found nothing included
+	Claimed   int64         // jobs that they brought
+	Flushes   int64         // statements that stored outcomes
+	Flushed   int64         // outcomes in them
+	FlushTime time.Duration // that they took
+	Reclaimed int64         // jobs of lost workers that this one has given back
+	Failures  int64         // heartbeats that did not renew the lease, because the database did not answer in time or refused
+	Losses    int64         // how often this worker was found dead although it lived, and went on under a new id
 }
 
 // Stuck is a handler that has not returned for Config.StuckAfter since its context ended. It takes up a slot until it does.
@@ -38,13 +50,23 @@ func (w *Worker) Stats() Stats {
 	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Stats{Slots: l.slots, Running: len(l.active)}
+	c := &w.counters
+	s := Stats{
+		Slots: l.slots, Running: len(l.active), Waiting: len(l.waiting),
+		Claims: c.claims.Load(), Claimed: c.claimed.Load(), Flushes: c.flushes.Load(), Flushed: c.flushed.Load(), FlushTime: time.Duration(c.flushTime.Load()),
+		Reclaimed: c.reclaimed.Load(), Failures: c.failures.Load(), Losses: c.losses.Load(),
+	}
+	held := 0 // of those that run: the others are stale, given up, or owned by lock
 	for h := range l.active {
+		if l.byID[h.ID] == h {
+			held++
+		}
 		if h.stuck {
 			s.Stuck = append(s.Stuck, Stuck{ID: h.ID, Kind: h.Kind, Attempt: h.Attempt, For: since(h.ended)})
 		}
 	}
 	slices.SortFunc(s.Stuck, func(a, b Stuck) int { return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.ID, b.ID)) })
+	s.Storing = max(len(l.byID)-held-s.Waiting, 0)
 	return s
 }
 

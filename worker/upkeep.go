@@ -94,6 +94,7 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 		if err != nil {
 			return err
 		}
+		w.counters.reclaimed.Add(int64(len(back)))
 		counts := map[group]int{}
 		for _, b := range back {
 			counts[group{b.Worker, b.Kind, b.Dead}]++

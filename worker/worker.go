@@ -61,9 +61,10 @@ type Worker struct {
 	lockSweep     atomic.Bool  // as sweepNow, for them
 	lockSweepCost atomic.Int64 // of the last sweep for them, in nanoseconds
 
-	contact contact
-	tally   tally
-	fleet   atomic.Int64 // workers whose lease stands, as of the last look
+	contact  contact
+	counters counters
+	tally    tally
+	fleet    atomic.Int64 // workers whose lease stands, as of the last look
 }
 
 // New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (six at most); the

@@ -195,16 +195,19 @@ func (q *Queries) MetricsTables(ctx context.Context) ([]MetricsTablesRow, error)
 
 const metricsWorkers = `-- name: MetricsWorkers :many
 SELECT (w.lost_at IS NULL AND w.lease_until > clock_timestamp())::bool AS alive,
-       coalesce(w.stuck, 0)::int AS stuck, coalesce(w.slots, 0)::int AS slots, w.queues, w.kinds
+       coalesce(w.stuck, 0)::int AS stuck, coalesce(w.slots, 0)::int AS slots, coalesce(w.running, 0)::int AS running,
+       (abs(coalesce(w.skew_us, 0)) / 1000000.0)::float8 AS skew, w.queues, w.kinds
 FROM jobgen.workers w
 `
 
 type MetricsWorkersRow struct {
-	Alive  bool
-	Stuck  int32
-	Slots  int32
-	Queues []string
-	Kinds  []string
+	Alive   bool
+	Stuck   int32
+	Slots   int32
+	Running int32
+	Skew    float64
+	Queues  []string
+	Kinds   []string
 }
 
 // MetricsWorkers tells what each worker on record is like.
@@ -221,6 +224,8 @@ func (q *Queries) MetricsWorkers(ctx context.Context) ([]MetricsWorkersRow, erro
 			&i.Alive,
 			&i.Stuck,
 			&i.Slots,
+			&i.Running,
+			&i.Skew,
 			&i.Queues,
 			&i.Kinds,
 		); err != nil {

@@ -81,11 +81,13 @@ func (c *collection) workers(ctx context.Context) error {
 	}
 	c.page.put(workers, float64(len(c.live)), "alive")
 	c.page.put(workers, float64(len(all)-len(c.live)), "lost")
-	for _, d := range []*desc{slots, stuckWorkers, stuckSlots} {
+	for _, d := range []*desc{slots, busySlots, stuckWorkers, stuckSlots, skew} {
 		c.page.put(d, 0)
 	}
 	for _, w := range c.live {
 		c.page.put(slots, float64(w.Slots))
+		c.page.put(busySlots, float64(w.Running))
+		c.page.put(skew, w.Skew)
 		c.page.put(stuckSlots, float64(w.Stuck))
 		c.page.put(stuckWorkers, truth(w.Stuck > 0))
 	}

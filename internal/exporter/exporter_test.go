@@ -146,8 +146,8 @@ func want(t *testing.T, got map[string]float64, series map[string]float64) {
 
 const enqueue = `INSERT INTO jobgen.jobs (queue, kind, payload, run_at) VALUES ($1, $2, '{}', clock_timestamp() + $3::float8 * interval '1 second')`
 
-const register = `INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, lease_until, lost_at, stuck, slots)
-	VALUES (gen_random_uuid(), 'h', 1, 'b', $1::text[], $2::text[], clock_timestamp() + $3::float8 * interval '1 second', CASE WHEN $3 < 0 THEN clock_timestamp() END, nullif($4, 0), 100)`
+const register = `INSERT INTO jobgen.workers (id, host, pid, build, queues, kinds, lease_until, lost_at, stuck, slots, running, skew_us)
+	VALUES (gen_random_uuid(), 'h', 1, 'b', $1::text[], $2::text[], clock_timestamp() + $3::float8 * interval '1 second', CASE WHEN $3 < 0 THEN clock_timestamp() END, nullif($4, 0), 100, 7, -1500000)`
 
 func TestThePageSaysWhatIsThere(t *testing.T) {
 	t.Parallel()
@@ -185,12 +185,13 @@ func TestThePageSaysWhatIsThere(t *testing.T) {
 		`jobgen_workers{state="alive"}`:                                  2,
 		`jobgen_workers{state="lost"}`:                                   1,
 		`jobgen_slots`:                                                   200,
-		`jobgen_slots_stuck`:                                             3,
-		`jobgen_workers_stuck`:                                           1,
-		`jobgen_queue_workers{queue="mail"}`:                             2,
-		`jobgen_queue_paused{queue="mail"}`:                              0,
-		`jobgen_queue_paused{queue="quiet"}`:                             1,
-		`jobgen_schedule_overdue_seconds{kind="send",name="soon"}`:       0,
+		`jobgen_slots_busy`:                                              14, `jobgen_worker_clock_skew_seconds`: 1.5,
+		`jobgen_slots_stuck`:                                       3,
+		`jobgen_workers_stuck`:                                     1,
+		`jobgen_queue_workers{queue="mail"}`:                       2,
+		`jobgen_queue_paused{queue="mail"}`:                        0,
+		`jobgen_queue_paused{queue="quiet"}`:                       1,
+		`jobgen_schedule_overdue_seconds{kind="send",name="soon"}`: 0,
 	})
 	for series, least := range map[string]float64{
 		`jobgen_oldest_ready_age_seconds` + send: 100, `jobgen_schedule_overdue_seconds{kind="send",name="late"}`: 90,

@@ -67,6 +67,8 @@ var (
 	queueWorkers = gauge("queue_workers", "Live workers that poll a queue.", "queue")
 	queuePaused  = most("queue_paused", "1 if a queue is paused.", "queue")
 	slots        = gauge("slots", "Handlers that the live workers together may run at once. Workers before schema 3 count 0.")
+	busySlots    = gauge("slots_busy", "Of these, how many ran one at the last heartbeat.")
+	skew         = most("worker_clock_skew_seconds", "How far the clock of the live worker that is furthest off is from the database's.")
 	stuckWorkers = gauge("workers_stuck", "Live workers with at least one handler that ignores its ended context.")
 	stuckSlots   = gauge("slots_stuck", "Slots of live workers that such handlers take up.")
 	overdue      = most("schedule_overdue_seconds", "How long the next tick of a schedule has been due. 0: it is not.", "kind", "name")

@@ -29,6 +29,8 @@ var notHot = map[string]string{
 	"ShowAttempts": "an operator's", "ShowJob": "an operator's", "ShowResults": "an operator's", "ShowStart": "an operator's",
 	"LookLimit": "settings", "LookFirst": "one look a minute in a fleet", "LookLevels": "one look a minute in a fleet", "LookQueues": "one look a minute in a fleet",
 	"LookHeads": "one look a minute in a fleet", "LookDead": "one look a minute in a fleet", "LookRunning": "one look a minute in a fleet",
+	"MetricsWorkers": "one for each scrape", "MetricsSchedules": "one for each scrape", "MetricsHorizon": "one for each scrape",
+	"MetricsTables": "one for each scrape", "MetricsIndexes": "one for each scrape", "MetricsServer": "one for each scrape",
 	"Samples": "an operator's", "Looks": "an operator's", "Unsummed": "an operator's",
 	"Crews": "an operator's", "LostWorkers": "an operator's", "Sizes": "an operator's",
 	"LiveWorkers": "migrating", "LossOfInit": "migrating", "LossOfRuntime": "migrating", "LossOfSchedules": "migrating", "MigrationLock": "migrating", "SchemaOwner": "migrating",

@@ -1,7 +1,8 @@
 -- name: MetricsWorkers :many
 -- MetricsWorkers tells what each worker on record is like.
 SELECT (w.lost_at IS NULL AND w.lease_until > clock_timestamp())::bool AS alive,
-       coalesce(w.stuck, 0)::int AS stuck, coalesce(w.slots, 0)::int AS slots, w.queues, w.kinds
+       coalesce(w.stuck, 0)::int AS stuck, coalesce(w.slots, 0)::int AS slots, coalesce(w.running, 0)::int AS running,
+       (abs(coalesce(w.skew_us, 0)) / 1000000.0)::float8 AS skew, w.queues, w.kinds
 FROM jobgen.workers w;
 
 -- name: MetricsSchedules :many
