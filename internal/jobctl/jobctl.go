@@ -43,6 +43,7 @@ const (
 const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
 with their whole history, gives dead jobs a fresh start, cancels jobs, and
 pauses queues. What is going on now, and which way it moves: jobctl stats.
+What hurts, or is about to, and what to do about it: jobctl doctor.
 
 Database
   --database-url names it, else the environment variable DATABASE_URL, else the
@@ -62,7 +63,8 @@ Exit status
   1  done, with a finding: nothing matched, something was refused or is left to
      do, a migration waits
   2  the command line is wrong; nothing was done
-  3  the database cannot be reached or used, or is not migrated`
+  3  the database cannot be reached or used, or is not migrated; doctor: jobs
+     stand still or are lost, or soon will be`
 
 // Main runs one command and returns the exit code.
 func Main(ctx context.Context, args []string, env Env) int {
@@ -86,7 +88,7 @@ func Main(ctx context.Context, args []string, env Env) int {
 		if f.text != "" {
 			fmt.Fprintln(env.Stderr, "jobctl:", oneLine(f.text))
 		}
-		return exitFindings
+		return max(f.code, exitFindings)
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		fmt.Fprintln(env.Stderr, "jobctl: interrupted")
 		return exitFindings
@@ -109,11 +111,14 @@ type cli struct {
 }
 
 // finding ends a command that did its work and has something to say about it.
-type finding struct{ text string }
+type finding struct {
+	text string
+	code int // 0: exitFindings
+}
 
 func (f *finding) Error() string { return f.text }
 
-func findingf(format string, args ...any) error { return &finding{fmt.Sprintf(format, args...)} }
+func findingf(format string, args ...any) error { return &finding{text: fmt.Sprintf(format, args...)} }
 
 func (c *cli) root() *cobra.Command {
 	root := group("jobctl", "Operate a live jobgen queue", manual)
@@ -143,6 +148,7 @@ attempts that failed before. A cancelled one is on record for 30 days.`)
 	root.AddCommand(c.stats())
 	root.AddCommand(c.workers(), c.schedules())
 	root.AddCommand(c.dev())
+	root.AddCommand(c.doctor())
 	return root
 }
 

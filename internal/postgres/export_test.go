@@ -16,3 +16,6 @@ func (o Operator) LookAtPart(ctx context.Context, most int64) (l Look, err error
 		return err
 	})
 }
+
+// Captured is for tests that look at statements without sending them.
+var Captured = captured

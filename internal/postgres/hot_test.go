@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
 // notHot are the statements whose cost may follow the size of the tables, or that read none that grows.
@@ -55,6 +57,9 @@ func TestEachStatementIsKnownToBeHotOrNot(t *testing.T) {
 	for i := range queries.NumMethod() {
 		name := queries.Method(i).Name
 		all[name] = true
+		if strings.HasPrefix(name, "Doctor") {
+			continue // an operator's
+		}
 		if _, is := notHot[name]; is == hot[name] {
 			t.Errorf("%s: in the plan tests: %v, and in notHot: %v; one of them must say what is to be said of it", name, hot[name], is)
 		}
@@ -62,6 +67,17 @@ func TestEachStatementIsKnownToBeHotOrNot(t *testing.T) {
 	for name := range notHot {
 		if !all[name] {
 			t.Errorf("there is no statement %s", name)
+		}
+	}
+}
+
+// What a doctor looks at is among the statements that the plan tests know, with the same index.
+func TestADoctorExpectsTheIndexesThatAreTested(t *testing.T) {
+	t.Parallel()
+	var sc scene
+	for _, h := range postgres.HotStatements {
+		if !slices.ContainsFunc(sc.statements(), func(s statement) bool { return s.name == h.Name && s.index == h.Index && s.on == onWorker }) {
+			t.Errorf("%s by %s is not in the plan tests", h.Name, h.Index)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func TestWhatOperatorsAskIsServedByIndexesUnderAGenericPlan(t *testing.T) {
 		{func(q *gen.Queries) error { _, err := q.DeadKinds(t.Context()); return err }, ""},
 		{func(q *gen.Queries) error { _, err := q.ShowResults(t.Context(), gen.ShowResultsParams{}); return err }, "true, '{17, 18}'"},
 	} {
-		sql, _ := captured(c.call)
+		sql, _ := postgres.Captured(c.call)
 		explain := "EXPLAIN " + sql
 		if c.args != "" {
 			if _, err := conn.Exec(t.Context(), "PREPARE q AS "+sql); err != nil {

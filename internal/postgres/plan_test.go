@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
@@ -46,39 +44,6 @@ const (
 	onApp                 // one of the application's, prepared once
 	onAppNow              // one of the application's, planned anew each time (see fresh)
 )
-
-// capture takes the SQL and the arguments that a method of gen.Queries sends.
-type capture struct {
-	sql  string
-	args []any
-}
-
-var errCaptured = errors.New("captured")
-
-func (c *capture) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	c.sql, c.args = sql, args
-	return pgconn.CommandTag{}, errCaptured
-}
-
-func (c *capture) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
-	c.sql, c.args = sql, args
-	return nil, errCaptured
-}
-
-func (c *capture) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
-	c.sql, c.args = sql, args
-	return capturedRow{}
-}
-
-type capturedRow struct{}
-
-func (capturedRow) Scan(...any) error { return errCaptured }
-
-func captured(call func(*gen.Queries) error) (sql string, args []any) {
-	var c capture
-	_ = call(gen.New(&c))
-	return c.sql, c.args
-}
 
 // node is a node of a plan.
 type node struct {
@@ -145,7 +110,7 @@ func (n *node) String() string {
 // turn to a generic plan if it ever will.
 func (f *fixture) prepare(s statement) statement {
 	f.Helper()
-	sql, _ := captured(s.call)
+	sql, _ := postgres.Captured(s.call)
 	if sql == "" {
 		f.Fatalf("%s: no text", s.name)
 	}
@@ -164,7 +129,7 @@ func (f *fixture) prepare(s statement) statement {
 // explain runs the statement in a transaction that is rolled back and gives the plan it ran by.
 func (f *fixture) explain(s statement) *node {
 	f.Helper()
-	text, args := captured(s.call)
+	text, args := postgres.Captured(s.call)
 	tx := f.begin(s.conn)
 	defer tx.Rollback(context.Background())
 	name := pgx.Identifier{s.name}.Sanitize()

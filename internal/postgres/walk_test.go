@@ -203,8 +203,8 @@ func TestAWalkIsServedByIndexes(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "SET plan_cache_mode = "+mode); err != nil {
 			t.Fatal(err)
 		}
-		sql, _ := captured(func(q *gen.Queries) error { _, err := q.Walk(t.Context(), gen.WalkParams{}); return err })
-		archive, _ := captured(func(q *gen.Queries) error { _, err := q.WalkArchive(t.Context(), gen.WalkArchiveParams{}); return err })
+		sql, _ := postgres.Captured(func(q *gen.Queries) error { _, err := q.Walk(t.Context(), gen.WalkParams{}); return err })
+		archive, _ := postgres.Captured(func(q *gen.Queries) error { _, err := q.WalkArchive(t.Context(), gen.WalkArchiveParams{}); return err })
 		for _, c := range []struct{ sql, args string }{
 			{sql, "10, 'up', 100, 5000, 1000000, '{}', '{}', '{}', '{}', '', null, null, null, '', ''"},
 			{sql, "10, 'down', 100, 0, 20000, '{k1}', '{}', '{}', '{ready}', '', null, null, null, 'x', ''"},

@@ -1,0 +1,33 @@
+package doctor
+
+// checks is the list, in the order in which a healthy report names them.
+var checks = []check{
+	{"schema", "the schema is of the version that this jobctl knows", (*visit).schema},
+	{"tables", "tables, columns and constraints are as migrations made them", (*visit).tables},
+	{"indexes", "the indexes of a migration are there, valid, and alone", (*visit).indexes},
+	{"permissions", "the workers' roles may do what they must", (*visit).permissions},
+	{"horizon", "nothing keeps dead rows from being removed for long", (*visit).horizon},
+	{"dead-rows", "vacuum keeps up with dead rows", (*visit).deadRows},
+	{"bloat", "no table or index is mostly empty room", (*visit).bloat},
+	{"autovacuum", "autovacuum is on and as the tables ask for it", (*visit).autovacuum},
+	{"wraparound", "transaction ids are frozen in time", (*visit).wraparound},
+	{"plans", "the hot statements use the indexes that are for them", (*visit).plans},
+	{"statistics", "the planner's statistics are of today", (*visit).statistics},
+	{"workers", "a live worker takes each job that waits", (*visit).workers},
+	{"paused", "no queue with work has been paused for long", (*visit).paused},
+	{"running", "each running job is some live worker's", (*visit).running},
+	{"leases", "no worker lost its lease although it lived", (*visit).leases},
+	{"timeouts", "timeouts fit the run times of their kinds", (*visit).timeouts},
+	{"crashes", "no kind takes its worker down", (*visit).crashes},
+	{"dead-jobs", "no job is dead", (*visit).deadJobs},
+	{"schedules", "no schedule's tick is late", (*visit).schedules},
+	{"history", "what has expired is purged, and the rest is bounded", (*visit).history},
+	{"locks", "nobody waits for a lock on the queue", (*visit).locks},
+	{"transactions", "sessions that idle in a transaction are ended", (*visit).transactions},
+	{"settings", "the server's settings keep what is committed", (*visit).settings},
+	{"connections", "connections are left", (*visit).connections},
+	{"notify", "the queue of notifications is drained", (*visit).notify},
+	{"clocks", "the machines' clocks agree", (*visit).clocks},
+	{"pooler", "workers are notified", (*visit).pooler},
+	{"server", "the server is supported, without deadlocks", (*visit).serverVersion},
+}
