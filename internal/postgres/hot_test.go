@@ -36,8 +36,6 @@ var notHot = map[string]string{
 	"Samples": "an operator's", "Looks": "an operator's", "Unsummed": "an operator's",
 	"Crews": "an operator's", "LostWorkers": "an operator's", "Sizes": "an operator's",
 	"LiveWorkers": "migrating", "LossOfInit": "migrating", "LossOfRuntime": "migrating", "LossOfSchedules": "migrating", "MigrationLock": "migrating", "SchemaOwner": "migrating",
-	"MetricsHorizon": "one exporter", "MetricsIndexes": "one exporter", "MetricsSchedules": "one exporter", "MetricsServer": "one exporter",
-	"MetricsTables": "one exporter", "MetricsWorkers": "one exporter",
 	"ListWorkers": "an operator's", "HeldSums": "an operator's", "HeldJobs": "an operator's", "StartedJobs": "an operator's",
 	"ListSchedules": "an operator's", "RunSchedule": "an operator's", "PauseSchedule": "an operator's", "ResumeSchedule": "an operator's",
 	"StoreSchedule": "as many rows as are declared", "DropSchedules": "as many rows as are declared", "Schedules": "as many rows as are declared",
