@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/flow"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -110,6 +111,7 @@ type view struct {
 	paused  map[string]time.Duration // how long
 	sizes   []postgres.Size
 	noSizes error
+	before  *glance // an earlier look, for when nobody counts
 }
 
 // place is where a row belongs.
@@ -180,7 +182,7 @@ func (f *statsFlags) draw(v view) picture {
 	for at, r := range b.rows {
 		_, r.Paused = v.paused[r.Queue]
 		r.Series.Ready = append(r.Series.Ready, float64(r.Ready))
-		r.Trend = r.trendOf(v.look, crewOf(v.crews, at))
+		r.Trend = r.trendOf(&v, p.Workers.Live)
 		if at == (place{}) {
 			p.Total = *r
 		} else if r.alive() {
@@ -297,20 +299,15 @@ func (r *statsRow) level() engine.Level {
 	}
 }
 
-// crewOf counts the live workers that a row has.
-func crewOf(crews []postgres.Crew, at place) (workers int) {
-	for _, c := range crews {
-		if (at.queue == "" || slices.Contains(c.Queues, at.queue)) && (at.kind == "" || slices.Contains(c.Kinds, at.kind)) {
-			workers += c.Workers
-		}
-	}
-	return workers
+// in tells whether a crew has something to do with a row.
+func (at place) in(c postgres.Crew) bool {
+	return (at.queue == "" || slices.Contains(c.Queues, at.queue)) && (at.kind == "" || slices.Contains(c.Kinds, at.kind))
 }
 
 // worse orders rows: what never drains first, then by how long the oldest has waited, then by how many wait.
 func worse(a, b statsRow) int {
 	never := func(r statsRow) int {
-		if r.Trend.Verdict == never && !r.Paused {
+		if r.Trend.Verdict == flow.Never && !r.Paused {
 			return 0
 		}
 		return 1
@@ -345,6 +342,9 @@ func (p *picture) find(v view) {
 		if v.silent >= 0 {
 			heard = "the last was heard of " + age(v.silent) + " ago"
 		}
+		if t := p.Total.Trend; t.From != nil {
+			heard += fmt.Sprintf("; growth is what was seen in %s", age(t.To.Sub(*t.From)))
+		}
 		add("no_workers", statsRow{}, waits, "no worker is alive (%s)", heard)
 	}
 	if n := p.Total.During.Reclaimed; n > 0 || v.lost > 0 {
@@ -358,12 +358,12 @@ func (p *picture) find(v view) {
 			held[r.Queue] += r.Ready
 		case t.Workers == 0:
 			why := "no live worker handles it"
-			if r.Kind == "" || r.Queue != "" && crewOf(v.crews, place{r.Queue, ""}) == 0 {
+			if r.Queue != "" && !slices.ContainsFunc(v.crews, place{r.Queue, ""}.in) {
 				why = "no live worker polls that queue"
 			}
 			add("never_drains", r, true, "%s: %s wait, and %s", r.name(), short(float64(r.Ready)), why)
-		case t.Verdict == never:
-			add("never_drains", r, true, "%s never drains at this rate: %s come a minute and %s go%s", r.name(), rate(t.In), rate(t.Out), more(t))
+		case t.Verdict == flow.Never:
+			add("never_drains", r, true, "%s never drains at this rate: %s come a minute and %s go%s", r.name(), t.Due.text(rate), t.Out.text(rate), v.more(r))
 		}
 	}
 	for _, queue := range slices.Sorted(maps.Keys(held)) {
@@ -377,12 +377,15 @@ func (p *picture) find(v view) {
 }
 
 // more says how many workers would do.
-func more(t trend) string {
-	switch {
-	case t.More == 1:
+func (v *view) more(r statsRow) string {
+	crew, _ := crewOf(v.crews, place{r.Queue, r.Kind})
+	switch n := r.Trend.More; {
+	case n == 1:
 		return "; about 1 more worker like these"
-	case t.More > 1:
-		return fmt.Sprintf("; about %d more workers like these", t.More)
+	case n > 1:
+		return fmt.Sprintf("; about %d more workers like these", n)
+	case r.Trend.Out > 0 && crew.Busy > 0:
+		return fmt.Sprintf("; not for want of workers: %.0f%% of their slots are busy", 100*crew.Busy)
 	}
 	return ""
 }

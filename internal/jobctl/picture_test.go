@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/flow"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -24,7 +25,7 @@ type scene struct{ view }
 func newScene(workers int) *scene {
 	s := &scene{view{look: engine.Look{At: noon, NewestID: 1000, Share: 1}, silent: 2 * time.Second, paused: map[string]time.Duration{}}}
 	if workers > 0 {
-		s.crews = []postgres.Crew{{Queues: []string{"mail", "billing"}, Kinds: []string{"mail.send", "mail.digest", "billing.charge_card"}, Workers: workers, Slots: 100 * workers, Running: 40 * workers}}
+		s.crews = []postgres.Crew{{Queues: []string{"mail", "billing"}, Kinds: []string{"mail.send", "mail.digest", "billing.charge_card"}, Workers: workers, Slots: 100 * workers, Running: 97 * workers}}
 	}
 	for i := 60; i >= 0; i-- {
 		s.looks = append(s.looks, engine.Look{At: noon.Truncate(time.Minute).Add(-time.Duration(i) * time.Minute), NewestID: 1000, Share: 1})
@@ -249,6 +250,25 @@ func TestAQueueOfSeveralKindsHasItsSumAboveThem(t *testing.T) {
 	}
 }
 
+func TestWhatNeverDrainsStandsAboveWhatIsOldAndWhatIsPausedDoesNot(t *testing.T) {
+	t.Parallel()
+	order := func(s *scene) (names []string) {
+		for _, r := range s.draw(statsFlags{by: "kind"}).Rows {
+			names = append(names, r.Kind)
+		}
+		return names
+	}
+	s := newScene(2).flow("billing", "billing.charge_card", 30, 60, 400, time.Hour).flow("mail", "mail.send", 100, 50, 4000, time.Minute).flow("mail", "mail.digest", 1, 1, 0, 0)
+	if got := strings.Join(order(s), " "); got != "mail.send billing.charge_card mail.digest" {
+		t.Error(got)
+	}
+	s.paused["mail"] = time.Hour
+	p := s.draw(statsFlags{})
+	if got := p.Rows[0].Queue; got != "billing" {
+		t.Errorf("%s is first, though the other is paused", got)
+	}
+}
+
 func TestWhatHurtsIsSaidInWords(t *testing.T) {
 	t.Parallel()
 	findings := func(s *scene) (out []string, fails int) {
@@ -277,7 +297,10 @@ func TestWhatHurtsIsSaidInWords(t *testing.T) {
 	s := newScene(0).flow("mail", "mail.send", 10, 0, 600, time.Hour)
 	s.silent = -1
 	check("nobody, and work waits", s, 1, "no_workers: no worker is alive (none is on record)")
-	check("too slow", newScene(2).flow("mail", "mail.send", 100, 50, 4000, time.Hour), 1, "never_drains: mail.send in mail never drains at this rate: 100 come a minute and 50 go; about ")
+	check("too slow", newScene(2).flow("mail", "mail.send", 100, 50, 4000, time.Hour), 1, "never_drains: mail.send in mail never drains at this rate: 100 come a minute and 50 go; about 2 more workers like these")
+	s = newScene(2).flow("mail", "mail.send", 100, 50, 4000, time.Hour)
+	s.crews[0].Running = 20
+	check("for another reason", s, 1, "never_drains: mail.send in mail never drains at this rate: 100 come a minute and 50 go; not for want of workers: 10% of their slots are busy")
 	check("no such worker", newScene(2).flow("reports", "r", 1, 0, 61, time.Hour), 1, "never_drains: r in reports: 61 wait, and no live worker polls that queue")
 	check("no such handler", newScene(2).flow("mail", "new", 1, 0, 61, time.Hour), 1, "never_drains: new in mail: 61 wait, and no live worker handles it")
 	s = newScene(2).flow("mail", "mail.send", 100, 0, 6100, time.Hour).flow("mail", "mail.digest", 1, 0, 61, time.Hour)
@@ -292,6 +315,53 @@ func TestWhatHurtsIsSaidInWords(t *testing.T) {
 	s = newScene(2).flow("mail", "mail.send", 10, 10, 0, 0)
 	s.ago("mail.send", 30).Died = 3
 	check("dead", s, 0, "died: mail.send in mail: 3 jobs died in the last 1h; see `jobctl jobs list --status dead`")
+}
+
+func TestWithoutAWorkerTheDirectionIsWhatWasSeenBetweenTwoLooks(t *testing.T) {
+	t.Parallel()
+	s := newScene(0).flow("mail", "mail.send", 10, 10, 500, time.Hour).flow("mail", "mail.digest", 0, 5, 0, 0)
+	s.look.At = noon.Add(30 * time.Minute)
+	f, m := statsFlags{since: time.Hour}, memory{}
+	see := func() picture {
+		m.remember(&f, &s.view)
+		return f.draw(s.view)
+	}
+	check := func(name string, p picture, verdict flow.Verdict, growth, in float64, text string) {
+		t.Helper()
+		r := p.Total
+		if r.Trend.Verdict != verdict || float64(r.Trend.Growth) != growth || float64(r.Trend.In) != in || !r.Trend.Seen {
+			t.Errorf("%s: %+v", name, r.Trend)
+		}
+		if !strings.Contains(p.Findings[0].Text, text) {
+			t.Errorf("%s: %s", name, p.Findings[0].Text)
+		}
+	}
+	// The workers' last look was 30 minutes ago, with 500 ready.
+	s.level("mail.send").Ready = 800
+	check("since the workers' last look", see(), flow.Never, 590.1639344262295, 9.836065573770492, "growth is what was seen in 30m")
+	// jobctl's own is newer, but too short ago at first.
+	s.look.At = s.look.At.Add(10 * time.Second)
+	s.level("mail.send").Ready = 810
+	if p := see(); p.Total.Trend.To.Sub(*p.Total.Trend.From) < 30*time.Minute {
+		t.Errorf("%+v", p.Total.Trend)
+	}
+	s.look.At = s.look.At.Add(50 * time.Second)
+	s.level("mail.send").Ready = 860
+	check("since its own first look", see(), flow.Never, 3600, 60, "growth is what was seen in 1m0s")
+	// Nobody has ever looked.
+	s.looks, s.samples, m = nil, nil, memory{}
+	p := see()
+	if tr := p.Total.Trend; tr.Verdict != flow.Never || tr.From != nil || !math.IsNaN(float64(tr.Growth)) {
+		t.Errorf("%+v", tr)
+	}
+	if text := render(onTerminal(0), p); !strings.Contains(text, "860 ready: never drains") || !strings.Contains(text, "?") {
+		t.Error(text)
+	}
+	// There are workers again, which have not counted for long: nobody knows.
+	s.crews = newScene(1).crews
+	if tr := see().Total.Trend; tr.Verdict != flow.Unknown || tr.Workers != 1 {
+		t.Errorf("%+v", tr)
+	}
 }
 
 func TestTheHeadSaysWhetherItIsAnEstimate(t *testing.T) {
@@ -357,7 +427,7 @@ func TestJSONHasTheNumbersAsTheyAre(t *testing.T) {
 	}
 	for _, r := range p.Rows {
 		if r.Kind == "mail.send" {
-			if r.Ready != 18_300 || r.Oldest != 4320 || r.Trend.Verdict != never || r.Trend.Drain != nil || len(r.Series.Ready) != 62 || *r.Series.Ready[61] != 18_300 {
+			if r.Ready != 18_300 || r.Oldest != 4320 || r.Trend.Verdict != string(flow.Never) || r.Trend.Drain != nil || len(r.Series.Ready) != 62 || *r.Series.Ready[61] != 18_300 {
 				t.Errorf("%+v", r)
 			}
 			if r.Series.Ready[30] != nil || r.Series.Ready[29] == nil {

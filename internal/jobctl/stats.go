@@ -97,11 +97,13 @@ func (c *cli) runStats(cmd *cobra.Command, f statsFlags) error {
 	}
 	defer db.close()
 	op := postgres.Operator{Pool: db.pool}
+	var m memory
 	look := func(ctx context.Context) (picture, error) {
 		v, err := f.look(ctx, op)
 		if err != nil {
 			return picture{}, db.explain(err)
 		}
+		m.remember(&f, &v)
 		return f.draw(v), nil
 	}
 	if err := op.Check(cmd.Context()); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,8 @@ import (
 // backlog is an hour of a queue to which 60 jobs came each minute and from which 30 went, of which so many are there.
 func (q *queue) backlog(queue, kind string, n int) {
 	q.Helper()
-	q.exec(`INSERT INTO jobgen.looks (minute, newest_id, share) SELECT date_trunc('minute', now()) - i * interval '1 minute', 1000, 1 FROM generate_series(0, 60) i ON CONFLICT DO NOTHING`)
+	q.exec(`INSERT INTO jobgen.looks (minute, taken_at, newest_id, share)
+		SELECT date_trunc('minute', now()) - i * interval '1 minute', date_trunc('minute', now()) - i * interval '1 minute', 1000, 1 FROM generate_series(0, 60) i ON CONFLICT DO NOTHING`)
 	q.exec(`INSERT INTO jobgen.samples (minute, queue, kind, arrived, succeeded, ready, scheduled, running, dead, oldest_us)
 		SELECT date_trunc('minute', now()) - i * interval '1 minute', $1, $2, 60, 30, greatest($3 - 30 * i, 0), 0, 0, 0, 0 FROM generate_series(0, 60) i`, queue, kind, n)
 	if _, err := jobs.EnqueueMany(q.Context(), q.pool, &jobs.Spec[charge, jobs.None]{Kind: kind, Queue: queue}, make([]charge, n)); err != nil {
@@ -285,7 +287,7 @@ func TestWatchSurvivesTheDatabaseAndSaysHowOldItsPictureIs(t *testing.T) {
 
 	proxy.Refuse(true)
 	proxy.Reset()
-	at = w.until(t, "that it is away", at, func(s string) bool { return strings.Contains(s, "trying again. Below is what was") })
+	at = w.until(t, "that it is away", at, func(s string) bool { return regexp.MustCompile(`this is \d+s old; trying again:`).MatchString(s) })
 	at = w.until(t, "the last picture", at, has("300 ready"))
 	from := pipe.until(t, "a line that it is away", 0, has("no database answers"))
 	line := lines.until(t, "an error", 0, has(`"error":"`))

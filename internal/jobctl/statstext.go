@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jobgen-go/jobgen/internal/flow"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -16,7 +17,7 @@ const findingsMost = 6
 // writePicture writes what a person looks at: what hurts on top, then what waits, what happened, and sizes.
 func (c *cli) writePicture(w io.Writer, p *picture, down *outage) {
 	if down != nil {
-		c.writeParagraph(w, hurts, fmt.Sprintf("%s; trying again. Below is what was %s ago.", down.text, age(down.since)))
+		c.writeParagraph(w, hurts, fmt.Sprintf("this is %s old; trying again: %s", age(down.since), down.text))
 	}
 	c.writeHead(w, p)
 	for i, f := range p.Findings {
@@ -56,8 +57,8 @@ func (c *cli) writeHead(w io.Writer, p *picture) {
 		parts[0] += fmt.Sprintf(", %d of %d slots busy", f.Busy, f.Slots)
 	}
 	ready := short(float64(t.Ready)) + " ready"
-	if t.Ready > 0 || t.Trend.Growth > 0 {
-		ready += ", " + c.direction(t.Trend)
+	if t.Ready > 0 || t.Trend.Growth > 0 { // NaN is not
+		ready += ": " + direction(t.Trend)
 	}
 	parts = append(parts, ready)
 	if p.Share < 1 {
@@ -81,14 +82,20 @@ func percent(share float64) string {
 }
 
 // direction says in words which way a row moves.
-func (c *cli) direction(t trend) string {
+func direction(t trend) string {
 	switch {
-	case t.Drain != nil:
-		return "drained in " + age(seconds(*t.Drain))
-	case t.Verdict == never:
-		return signed(t.Growth) + " an hour: never drains"
+	case t.Drains != nil:
+		return "drains in " + age(seconds(*t.Drains))
+	case t.Verdict == flow.Never && t.From == nil:
+		return "never drains"
+	case t.Verdict == flow.Never:
+		return t.Growth.text(signed) + " an hour, never drains"
+	case t.From == nil:
+		return "which way is not known yet"
+	case t.Verdict == flow.Steady:
+		return "steady"
 	}
-	return signed(t.Growth) + " an hour"
+	return t.Growth.text(signed) + " an hour"
 }
 
 // writeParagraph wraps a text at the width of the terminal. Words wider than half of that are cut.
@@ -186,7 +193,7 @@ func (c *cli) waiting(p *picture, rows []listed) []column {
 		return func(i int, text string) string { return c.paint(of(rows[i].statsRow), text) }
 	}
 	stuck := func(r *statsRow) colour {
-		if r.Trend.Verdict == never && r.Ready > 0 && !r.Paused {
+		if r.Trend.Verdict == flow.Never && r.Ready > 0 && !r.Paused {
 			return hurts
 		}
 		return plainly
@@ -210,7 +217,7 @@ func (c *cli) waiting(p *picture, rows []listed) []column {
 		if r.Ready > 0 {
 			oldest = age(seconds(r.Oldest))
 		}
-		return []string{r.name, short(float64(r.Ready)), oldest, rate(r.Trend.In), rate(r.Trend.Out), signed(r.Trend.Growth), "", drains(r.statsRow), workers(r.Trend)}
+		return []string{r.name, short(float64(r.Ready)), oldest, r.Trend.Due.text(rate), r.Trend.Out.text(rate), r.Trend.Growth.text(signed), "", drains(r.statsRow), workers(r.Trend)}
 	})
 	room := min(max(c.width()-sparkFrom, sparkLeast), sparkMost)
 	for i, r := range rows {
@@ -226,10 +233,12 @@ func drains(r *statsRow) string {
 		return "paused"
 	case r.Ready == 0:
 		return ""
-	case t.Drain != nil:
-		return age(seconds(*t.Drain))
+	case t.Drains != nil:
+		return age(seconds(*t.Drains))
+	case t.Verdict == flow.Unknown:
+		return "?"
 	}
-	return r.Trend.Verdict
+	return string(r.Trend.Verdict)
 }
 
 // workers is how many handle it, and how many more would do.
@@ -263,7 +272,7 @@ func (c *cli) happened(p *picture, rows []listed) []column {
 		}
 		reclaimed := "0"
 		if n := r.During.Reclaimed; n > 0 {
-			reclaimed = fmt.Sprintf("%s, %s/min", short(float64(n)), rate(60*float64(n)/p.Since))
+			reclaimed = fmt.Sprintf("%s, %s/min", short(float64(n)), r.Trend.Reclaim.text(rate))
 		}
 		return []string{r.name, short(float64(r.Running)), short(float64(r.Scheduled)), dead, short(float64(r.During.Succeeded)), short(float64(r.During.Failed)), reclaimed}
 	})
