@@ -14,12 +14,16 @@ import (
 // example is Go code in a page, with the file that it was taken from: `<!-- example: worker/example_test.go -->`.
 var example = regexp.MustCompile("(?s)(?:<!-- example: (\\S+) -->\n)?```go\n(.*?)```\n")
 
-// The Go code of the pages about the runtime stands in a file that is compiled, and as a rule run, by a test.
+// The Go code of the pages about the runtime and about operating stands in a file that is compiled, and as a rule run, by a test.
 func TestTheCodeOfThePagesIsCompiled(t *testing.T) {
 	t.Parallel()
-	pages, err := filepath.Glob("runtime/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatal("no pages", err)
+	var pages []string
+	for _, of := range []string{"runtime", "operating"} {
+		found, err := filepath.Glob(of + "/*.md")
+		if err != nil || len(found) == 0 {
+			t.Fatal("no pages", err)
+		}
+		pages = append(pages, found...)
 	}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
@@ -41,22 +45,24 @@ func TestTheCodeOfThePagesIsCompiled(t *testing.T) {
 	}
 }
 
-// The statements of the page about the tables work on them.
-func TestTheSQLOfThePageAboutTheTablesRuns(t *testing.T) {
+// The statements of the pages about the tables work on them.
+func TestTheSQLOfThePagesAboutTheTablesRuns(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("runtime/tables.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := jobtest.DB(t)
-	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
-	if len(blocks) == 0 {
-		t.Error("there is none")
-	}
-	for _, block := range blocks {
-		for statement := range strings.SplitSeq(strings.TrimSpace(block[1]), ";\n") {
-			if _, err := pool.Exec(t.Context(), statement); err != nil {
-				t.Errorf("%v: %s", err, statement)
+	for _, page := range []string{"runtime/tables.md", "operating/retention.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := jobtest.DB(t)
+		blocks := regexp.MustCompile("(?s)```sql\n(.*?)```\n").FindAllStringSubmatch(string(text), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s: there is none", page)
+		}
+		for _, block := range blocks {
+			for statement := range strings.SplitSeq(strings.TrimSpace(block[1]), ";\n") {
+				if _, err := pool.Exec(t.Context(), statement); err != nil {
+					t.Errorf("%s: %v: %s", page, err, statement)
+				}
 			}
 		}
 	}

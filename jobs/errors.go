@@ -27,7 +27,8 @@ var (
 	// unless it was its COMMIT, which the caller sends, that was not answered. errors.As still finds the driver's error.
 	ErrUnknown = engine.ErrUnknown
 	// ErrNoRecord is Await's answer for a job of which nothing is on record: it succeeded and its kind keeps no record
-	// (no key, no result), its record has expired, or there never was such a job.
+	// (no key, no result, no retention), its record has expired, it was dead for longer than worker.Config.KeepDead, or there
+	// never was such a job.
 	ErrNoRecord = errors.New("jobs: nothing is on record of this job")
 	// ErrInTransaction is Await's answer to a transaction, which could never see the result.
 	ErrInTransaction = errors.New("jobs: Await inside a transaction cannot see the result; commit, then pass the pool")

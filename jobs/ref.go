@@ -46,8 +46,9 @@ const (
 )
 
 // Await waits until the job has ended and gives its result; for a kind without one, the zero None. A dead job is a
-// *DeadError, a cancelled one a *CancelledError for as long as it is on record (30 days). A job of which nothing is on record is ErrNoRecord: so Await is for kinds with a key or a result, and for
-// jobs whose enqueueing has committed. It returns ctx's error when ctx ends first.
+// *DeadError, a cancelled one a *CancelledError for as long as it is on record (30 days). A job of which nothing is on record
+// is ErrNoRecord, and so is one that succeeded but whose result has expired: so Await is for kinds with a key, a result or
+// retention (worker.Config.Retain), and for jobs whose enqueueing has committed. It returns ctx's error when ctx ends first.
 func (r Ref[R]) Await(ctx context.Context, db DB) (R, error) {
 	var result R
 	db, _ = unwrap(db)
