@@ -42,8 +42,9 @@ const (
 
 const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
 with their whole history, gives dead jobs a fresh start, cancels jobs, and
-pauses queues. What is going on now, and which way it moves: jobctl stats.
-What hurts, or is about to, and what to do about it: jobctl doctor.
+pauses queues. Whether all is well: jobctl status. What is going on now, and
+which way it moves: jobctl stats. What hurts, or is about to, and what to do
+about it: jobctl doctor. A throwaway Postgres to try it on: jobctl dev.
 
 Database
   --database-url names it, else the environment variable DATABASE_URL, else the
@@ -149,6 +150,7 @@ attempts that failed before. A cancelled one is on record for 30 days.`)
 	root.AddCommand(c.workers(), c.schedules())
 	root.AddCommand(c.dev())
 	root.AddCommand(c.doctor())
+	root.AddCommand(c.status())
 	return root
 }
 
