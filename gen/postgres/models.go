@@ -32,7 +32,7 @@ type JobgenDead struct {
 	Crashes   int32
 	Error     *string
 	CreatedAt time.Time
-	DiedAt    interface{}
+	DiedAt    time.Time
 }
 
 type JobgenFleet struct {
@@ -47,6 +47,7 @@ type JobgenFleet struct {
 	Queues    []string
 	Kinds     []string
 	Slots     *int32
+	Running   *int32
 	Stuck     int32
 }
 

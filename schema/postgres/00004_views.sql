@@ -42,7 +42,7 @@ LEFT JOIN look ON true;
 -- Jobs that are out of attempts. id + 0: in the order of ids the planner would walk the primary key, past all that waits.
 CREATE VIEW jobgen.dead AS
 SELECT j.id + 0 AS job_id, j.queue, j.kind, j.key, j.attempt AS attempts, j.crashes, j.last_error AS error, j.created_at,
-       (SELECT max(a.ended_at) FROM jobgen.job_attempt a WHERE a.job_id = j.id) AS died_at -- null: its attempts have been purged
+       j.run_at AS died_at
 FROM jobgen.jobs j
 WHERE j.dead;
 
@@ -70,7 +70,8 @@ SELECT w.id AS worker_id,
        CASE WHEN w.lost_at IS NOT NULL THEN 'lost' WHEN w.lease_until <= clock_timestamp() THEN 'expired' ELSE 'alive' END AS state, -- expired: about to be lost
        w.host, w.pid, w.build, w.started_at, w.beat_at, w.lost_at, w.queues, w.kinds,
        w.slots,                         -- handlers at once; null: its program does not say
-       coalesce(w.stuck, 0) AS stuck    -- handlers that run on although their context has ended
+       w.running,                       -- handlers that ran at its last heartbeat; null: as slots
+       coalesce(w.stuck, 0) AS stuck    -- of these, how many run on although their context has ended
 FROM jobgen.workers w;
 
 -- What happened in each minute, for 14 days.
@@ -114,7 +115,8 @@ LANGUAGE sql STABLE AS $$
   ) f WHERE f.finished_at IS NOT NULL
   UNION ALL
   SELECT s.started_at, 'running', j.attempt + 1, clock_timestamp() - s.started_at, s.worker_id, 'owned by lock'
-  FROM jobgen.job_start s JOIN jobgen.jobs j ON j.id = s.job_id WHERE s.job_id = $1 AND j.status = 'queued'
+  FROM jobgen.job_start s JOIN jobgen.jobs j ON j.id = s.job_id JOIN jobgen.workers w ON w.id = s.worker_id
+  WHERE s.job_id = $1 AND j.status = 'queued' AND w.lost_at IS NULL AND w.lease_until > clock_timestamp()
   UNION ALL
   SELECT CASE j.status WHEN 'running' THEN j.claimed_at ELSE j.run_at END, -- of a dead job, when it died
          CASE WHEN j.status <> 'queued' THEN j.status WHEN j.run_at > clock_timestamp() THEN 'scheduled' ELSE 'ready' END,
