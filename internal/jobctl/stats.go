@@ -130,14 +130,14 @@ func (c *cli) runStats(cmd *cobra.Command, f statsFlags) error {
 
 // look reads all that a picture is made of.
 func (f *statsFlags) look(ctx context.Context, op postgres.Operator) (v view, err error) {
-	if v, err = f.glance(ctx, op); err == nil {
+	if v, err = f.counts(ctx, op); err == nil {
 		v.sizes, v.noSizes = op.Sizes(ctx) // they are not worth failing for
 	}
 	return v, err
 }
 
-// glance is look without the sizes.
-func (f *statsFlags) glance(ctx context.Context, op postgres.Operator) (v view, err error) {
+// counts is look without the sizes.
+func (f *statsFlags) counts(ctx context.Context, op postgres.Operator) (v view, err error) {
 	if v.look, err = op.Look(ctx); err != nil {
 		return v, err
 	}

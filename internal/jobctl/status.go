@@ -76,7 +76,7 @@ has waited for longer than that. Dead jobs are told, and are no reason by themse
 
 func lookStanding(ctx context.Context, op postgres.Operator, oldest time.Duration) (s standing, err error) {
 	f := statsFlags{since: statusSince}
-	v, err := f.glance(ctx, op)
+	v, err := f.counts(ctx, op)
 	if err != nil {
 		return s, err
 	}
@@ -128,7 +128,7 @@ func (c *cli) writeStanding(w io.Writer, s standing) {
 	fmt.Fprintln(w, workers)
 	ready := fmt.Sprintf("ready    %s%s", about, short(float64(s.Ready)))
 	if s.Ready > 0 {
-		ready += fmt.Sprintf(", the oldest for %s; %s", age(seconds(s.Oldest)), c.direction(s.Trend))
+		ready += fmt.Sprintf(", the oldest for %s; %s", age(seconds(s.Oldest)), direction(s.Trend))
 	}
 	fmt.Fprintln(w, ready)
 	fmt.Fprintf(w, "running  %s; scheduled %s%s; dead %s\n", short(float64(s.Running)), about, short(float64(s.Scheduled)), short(float64(s.Dead)))
