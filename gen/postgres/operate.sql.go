@@ -128,6 +128,18 @@ func (q *Queries) DeleteJobs(ctx context.Context, arg DeleteJobsParams) ([]int64
 	return items, nil
 }
 
+const drawnID = `-- name: DrawnID :one
+SELECT coalesce(pg_sequence_last_value('jobgen.job_id'), 0)::bigint AS id
+`
+
+// DrawnID is the last id that has been drawn; 0: none.
+func (q *Queries) DrawnID(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, drawnID)
+	var id int64
+	err := row.Scan(&id)
+	return id, err
+}
+
 const editJob = `-- name: EditJob :many
 WITH found AS MATERIALIZED (
   SELECT j.id FROM jobgen.jobs j
@@ -483,8 +495,9 @@ func (q *Queries) RequeueJobs(ctx context.Context, arg RequeueJobsParams) ([]Req
 }
 
 const showAttempts = `-- name: ShowAttempts :many
-SELECT attempt, fence, worker_id, started_at, ended_at, outcome, error
-FROM jobgen.job_attempt WHERE job_id = $1 ORDER BY ended_at, attempt
+SELECT a.attempt, a.fence, a.worker_id, a.started_at, a.ended_at, a.outcome, a.error, coalesce(w.host, '')::text AS host, coalesce(w.pid, 0)::int AS pid
+FROM jobgen.job_attempt a LEFT JOIN jobgen.workers w ON w.id = a.worker_id
+WHERE a.job_id = $1 ORDER BY a.ended_at, a.attempt
 `
 
 type ShowAttemptsRow struct {
@@ -495,8 +508,11 @@ type ShowAttemptsRow struct {
 	EndedAt   time.Time
 	Outcome   string
 	Error     string
+	Host      string
+	Pid       int32
 }
 
+// ShowAttempts tells of each attempt on record, with where it ran for as long as its worker is.
 func (q *Queries) ShowAttempts(ctx context.Context, jobID int64) ([]ShowAttemptsRow, error) {
 	rows, err := q.db.Query(ctx, showAttempts, jobID)
 	if err != nil {
@@ -514,6 +530,8 @@ func (q *Queries) ShowAttempts(ctx context.Context, jobID int64) ([]ShowAttempts
 			&i.EndedAt,
 			&i.Outcome,
 			&i.Error,
+			&i.Host,
+			&i.Pid,
 		); err != nil {
 			return nil, err
 		}
@@ -677,4 +695,99 @@ func (q *Queries) ShowStart(ctx context.Context, id int64) ([]ShowStartRow, erro
 		return nil, err
 	}
 	return items, nil
+}
+
+const showWorker = `-- name: ShowWorker :one
+SELECT w.id, w.host, w.pid, w.build, w.started_at, w.beat_at, w.lease_until, w.lost_at, (w.lost_at IS NULL AND w.lease_until > clock_timestamp())::bool AS alive
+FROM jobgen.workers w WHERE w.id = $1
+`
+
+type ShowWorkerRow struct {
+	ID         uuid.UUID
+	Host       string
+	Pid        int32
+	Build      string
+	StartedAt  time.Time
+	BeatAt     time.Time
+	LeaseUntil time.Time
+	LostAt     *time.Time
+	Alive      bool
+}
+
+func (q *Queries) ShowWorker(ctx context.Context, id uuid.UUID) (ShowWorkerRow, error) {
+	row := q.db.QueryRow(ctx, showWorker, id)
+	var i ShowWorkerRow
+	err := row.Scan(
+		&i.ID,
+		&i.Host,
+		&i.Pid,
+		&i.Build,
+		&i.StartedAt,
+		&i.BeatAt,
+		&i.LeaseUntil,
+		&i.LostAt,
+		&i.Alive,
+	)
+	return i, err
+}
+
+const whyWaits = `-- name: WhyWaits :one
+SELECT (SELECT q.paused_at FROM jobgen.queues q WHERE q.name = $1) AS paused_at,
+       count(*)::int AS polls, count(*) FILTER (WHERE $2::text = ANY(w.kinds))::int AS handles,
+       count(*) FILTER (WHERE $2::text = ANY(w.kinds)
+         AND ($3::int = 1 OR w.versions IS NULL OR w.versions[array_position(w.kinds, $2::text)] >= $3::int))::int AS reads,
+       (SELECT count(*) FROM (
+          SELECT FROM generate_series(9, $4::int, -1) p CROSS JOIN LATERAL (
+            SELECT FROM jobgen.jobs a
+            WHERE a.queue = $1 AND a.priority = p AND NOT a.dead AND a.crashes < 2 AND a.worker_id IS NULL AND a.run_at <= now()
+              AND (p > $4::int OR (a.run_at, a.id) < ($5::timestamptz, $6::bigint))
+            ORDER BY a.run_at NULLS FIRST, a.id
+            LIMIT $7
+          ) x
+          LIMIT $7
+        ) n)::int AS ahead
+FROM jobgen.workers w
+WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND $1 = ANY(w.queues)
+`
+
+type WhyWaitsParams struct {
+	Queue    string
+	Kind     string
+	Version  int32
+	Priority int32
+	RunAt    time.Time
+	ID       int64
+	Most     int32
+}
+
+type WhyWaitsRow struct {
+	PausedAt *time.Time
+	Polls    int32
+	Handles  int32
+	Reads    int32
+	Ahead    int32
+}
+
+// WhyWaits tells what stands between a queued job and its start: what has been decided about its queue, how many live workers
+// poll the queue, handle the kind there, and read the version, and how many due jobs are before it, counted up to @most. Those are index
+// ranges of jobs_claim, one for each priority; workers is small.
+func (q *Queries) WhyWaits(ctx context.Context, arg WhyWaitsParams) (WhyWaitsRow, error) {
+	row := q.db.QueryRow(ctx, whyWaits,
+		arg.Queue,
+		arg.Kind,
+		arg.Version,
+		arg.Priority,
+		arg.RunAt,
+		arg.ID,
+		arg.Most,
+	)
+	var i WhyWaitsRow
+	err := row.Scan(
+		&i.PausedAt,
+		&i.Polls,
+		&i.Handles,
+		&i.Reads,
+		&i.Ahead,
+	)
+	return i, err
 }

@@ -516,6 +516,8 @@ type Attempt struct {
 	EndedAt   time.Time `json:"ended_at"`
 	Outcome   string    `json:"outcome"`
 	Error     string    `json:"error"`
+	Host      string    `json:"host,omitempty"` // "": the worker is not on record any more, or it was none
+	PID       int       `json:"pid,omitempty"`
 }
 
 // Filter selects jobs; what is empty selects all. Statuses may be ready and scheduled too, which together are queued, and, where

@@ -464,15 +464,14 @@ type bulkRun struct {
 	walk   *postgres.Walk
 	began  time.Time
 
-	done, asked  int64
-	taken        int64
-	takenIDs     []int64 // the first of them
-	moved        int64   // what had changed when it was their turn
-	locked       []int64
-	lockedMore   int64
-	interrupted  bool
-	inDoubt      int // jobs of the chunk whose answer was lost
-	waitedLocked bool
+	done, asked int64
+	taken       int64
+	takenIDs    []int64 // the first of them
+	moved       int64   // what had changed when it was their turn
+	locked      []int64
+	lockedMore  int64
+	interrupted bool
+	inDoubt     int // jobs of the chunk whose answer was lost
 }
 
 // all goes through everything, chunk by chunk, until there are no more, or ctx ends.
@@ -604,6 +603,9 @@ func (r *bulkRun) show() {
 // report says what the run did, or how far it got.
 func (r *bulkRun) report(failed error) error {
 	locked := int64(len(r.locked)) + r.lockedMore
+	if failed == nil && !r.interrupted { // what was counted, but not met again, has changed too
+		r.moved += max(r.tally.n-r.done-r.asked-r.taken-r.moved-locked, 0)
+	}
 	out := map[string]any{r.a.past: r.done}
 	if r.tally.n > 0 || r.walk.Done() && failed == nil && !r.interrupted {
 		out["matched"] = max(r.tally.n, r.done+r.asked+r.taken+r.moved+locked)

@@ -143,7 +143,7 @@ func (c *cli) root() *cobra.Command {
 		`A job is queued, running or dead. A finished job has left the queue: what is on
 record of it then is its result, if its kind has a result or a key, and the
 attempts that failed before. A cancelled one is on record for 30 days.`)
-	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel(), c.jobsDelete())
+	jobs.AddCommand(c.jobsList(), c.jobsShow(), c.jobsRequeue(), c.jobsCancel(), c.jobsDelete(), c.jobsEdit())
 	root.AddCommand(migrate, jobs, c.queues())
 	root.AddCommand(c.exporter())
 	root.AddCommand(c.stats())

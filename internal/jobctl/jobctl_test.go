@@ -249,8 +249,19 @@ func (q *queue) claim(w *engine.Worker, n int) []engine.Claimed {
 // fail ends an attempt of all jobs that are due, n at most.
 func (q *queue) fail(w *engine.Worker, n int, permanent bool, text string) {
 	q.Helper()
+	q.failAll(w, q.claim(w, n), permanent, text)
+}
+
+// failHeld ends the attempts of jobs that run, for good.
+func (q *queue) failHeld(w *engine.Worker, held []engine.Claimed) {
+	q.Helper()
+	q.failAll(w, held, true, "no")
+}
+
+func (q *queue) failAll(w *engine.Worker, held []engine.Claimed, permanent bool, text string) {
+	q.Helper()
 	var failed []engine.Failure
-	for _, c := range q.claim(w, n) {
+	for _, c := range held {
 		failed = append(failed, engine.Failure{Hold: engine.Hold{ID: c.ID, Fence: c.Fence}, Permanent: permanent, Error: text})
 	}
 	if len(failed) == 0 {

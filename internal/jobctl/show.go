@@ -29,13 +29,18 @@ const (
 // story is all that is on record of a job.
 type story struct {
 	ID int64 `json:"id"`
-	// Status is the job's, or of a job that is not in the queue: finished, cancelled, removed, ended or unknown.
-	Status   string           `json:"status"`
-	Job      *engine.Job      `json:"job,omitempty"`
-	Result   *engine.Result   `json:"result,omitempty"`
-	Archived *engine.Archived `json:"archived,omitempty"`
-	Attempts []engine.Attempt `json:"attempts"`
-	Now      time.Time        `json:"now"`
+	// Status is the job's, or of a job that is not in the queue: finished, succeeded, cancelled, deleted, removed, ended or unknown.
+	Status   string              `json:"status"`
+	Job      *engine.Job         `json:"job,omitempty"`
+	Worker   *postgres.Runner    `json:"worker,omitempty"` // that runs it
+	Waits    *postgres.Waits     `json:"waits,omitempty"`  // what stands between it and its start
+	Why      []string            `json:"why,omitempty"`    // the same in words, the first thing first
+	Holder   *postgres.KeyHolder `json:"key_holder,omitempty"`
+	Result   *engine.Result      `json:"result,omitempty"`
+	Archived *engine.Archived    `json:"archived,omitempty"`
+	Attempts []engine.Attempt    `json:"attempts"`
+	Now      time.Time           `json:"now"`
+	drawn    int64
 }
 
 func (c *cli) jobsShow() *cobra.Command {
@@ -43,15 +48,19 @@ func (c *cli) jobsShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show all that is on record of a job",
-		Long: `Show prints the job, its payload, its headers, the attempts that failed or
-crashed with their times and errors, and the result if it has finished. It cuts
-long errors, payloads and histories; --full prints all.
+		Long: `Show tells a job's story: what it is, why it waits or who runs it, who has its
+key if that is not the job itself, its payload and headers, its history (when it
+was enqueued, each attempt that did not succeed, where it ran, how it ended, how
+long the job waited before), and the result if it has finished. It cuts long
+errors, payloads and histories; --full prints all.
 
 The status of a job that is not in the queue any more:
 
   finished  its result, or that it is done, is on record
+  succeeded so is the job itself, because its kind asks for it
   cancelled somebody cancelled it, or its deadline passed; it is on record with
             the reason for 30 days
+  deleted   somebody deleted it; that is on record like a failed attempt
   removed   its key is on record, but it was removed by hand before it finished
   ended     nothing but failed attempts is left: it finished and its kind keeps
             no record, or it was purged
@@ -73,8 +82,12 @@ The status of a job that is not in the queue any more:
 				return err
 			}
 			s.Job, s.Result, s.Archived, s.Attempts = found.Job, found.Result, found.Archived, found.Attempts
+			s.Worker, s.Holder, s.drawn = found.Worker, found.Holder, found.Drawn
 			if s.Now, err = op.Now(ctx); err != nil {
 				return err
+			}
+			if s.Job != nil && s.Job.Status == "queued" {
+				c.askWhy(ctx, op, &s)
 			}
 			if s.Status = s.status(); s.Job != nil && s.Result != nil && s.Result.FinishedAt == nil {
 				s.Result = nil // it only says that the key is this job's
@@ -96,6 +109,8 @@ func (s *story) status() string {
 		return s.Archived.Status
 	case s.Result != nil:
 		return "removed"
+	case len(s.Attempts) > 0 && s.Attempts[len(s.Attempts)-1].Outcome == "deleted":
+		return "deleted"
 	case len(s.Attempts) > 0:
 		return "ended"
 	}
@@ -114,7 +129,10 @@ func (c *cli) show(s story, full bool) error {
 		return err
 	}
 	if s.Status == "unknown" {
-		return findingf("job %d is unknown: nothing is on record (one that succeeded leaves a record only if its kind has a key or a result)", s.ID)
+		if s.ID > s.drawn {
+			return findingf("job %d is unknown: nothing is on record, and no job has had that id yet (the last one is %d)", s.ID, s.drawn)
+		}
+		return findingf("job %d is unknown: nothing is on record: it succeeded and its kind keeps no record, or its record has expired, or the transaction that enqueued it was rolled back or is still open", s.ID)
 	}
 	return nil
 }
@@ -136,7 +154,10 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		field("kind", "%s, version %d", j.Kind, j.Version)
 		field("queue", "%s, priority %d", j.Queue, j.Priority)
 		if j.Key != "" {
-			field("key", "%s", j.Key)
+			field("key", "%s%s", j.Key, s.whoseKey())
+		}
+		for _, why := range s.Why {
+			field("waits", "%s", why)
 		}
 		field("tries", "%d of %d, and %s", j.Attempt, j.MaxAttempts, count(j.Crashes, "crash", "crashes"))
 		moment("created", j.CreatedAt)
@@ -156,7 +177,7 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 			moment("last start", *j.ClaimedAt)
 		}
 		if j.WorkerID != nil {
-			field("worker", "%s", j.WorkerID)
+			field("worker", "%s", s.runner())
 		}
 		writeContent(w, j.Headers, j.Payload, full)
 	}
@@ -165,7 +186,7 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		field("kind", "%s, version %d", a.Kind, a.Version)
 		field("queue", "%s", a.Queue)
 		if a.Key != "" {
-			field("key", "%s (not taken by this job any more)", a.Key)
+			field("key", "%s%s", a.Key, s.whoseKey())
 		}
 		if a.Reason != "" {
 			field("reason", "%s", a.Reason)
@@ -209,6 +230,11 @@ func (s *story) headline() string {
 		return fmt.Sprintf("job %d has finished, %s ago", s.ID, age(s.Now.Sub(*s.Result.FinishedAt)))
 	case "cancelled":
 		return fmt.Sprintf("job %d was cancelled, %s ago", s.ID, age(s.Now.Sub(s.Archived.FinishedAt)))
+	case "succeeded":
+		return fmt.Sprintf("job %d has succeeded, %s ago", s.ID, age(s.Now.Sub(s.Archived.FinishedAt)))
+	case "deleted":
+		a := s.Attempts[len(s.Attempts)-1]
+		return escape(fmt.Sprintf("job %d was deleted, %s ago, %s", s.ID, age(s.Now.Sub(a.EndedAt)), a.Error))
 	case "removed":
 		return escape(fmt.Sprintf("job %d is gone without a result: its row was removed by hand; its key %s is free", s.ID, s.Result.Key))
 	}
@@ -217,30 +243,183 @@ func (s *story) headline() string {
 
 func (c *cli) writeHistory(w io.Writer, s story, full bool) {
 	shown, most := s.Attempts, errorLines
+	if s.Status == "deleted" {
+		return // its headline says it
+	}
 	if full {
 		most = 0
 	} else if len(shown) > attemptsMost {
 		shown = shown[len(shown)-attemptsMost:]
 	}
 	if len(s.Attempts) > 0 {
-		fmt.Fprintf(w, "\n%s did not succeed\n", count(len(s.Attempts), "attempt", "attempts"))
+		fmt.Fprintf(w, "\nhistory: %s did not succeed\n", count(len(s.Attempts), "attempt", "attempts"))
+	} else {
+		fmt.Fprintln(w, "\nhistory")
+	}
+	line := func(at time.Time, format string, args ...any) {
+		fmt.Fprintf(w, "  %s  %s\n", c.time(at), escape(fmt.Sprintf(format, args...)))
+	}
+	var last time.Time // the end of what was before
+	switch {
+	case s.Job != nil:
+		last = s.Job.CreatedAt
+	case s.Archived != nil:
+		last = s.Archived.CreatedAt
+	}
+	if !last.IsZero() {
+		line(last, "enqueued")
 	}
 	if n := len(s.Attempts) - len(shown); n > 0 {
 		fmt.Fprintf(w, "  … %d earlier; --full shows all\n", n)
+		last = time.Time{}
 	}
 	for _, a := range shown {
-		after := ", after " + took(a.EndedAt.Sub(a.StartedAt))
-		if a.WorkerID == uuid.Nil { // cancelled while it waited
-			after = ""
+		switch {
+		case a.WorkerID == uuid.Nil:
+			line(a.EndedAt, "%s while it waited", a.Outcome)
+		default:
+			writeWait(w, last, a.StartedAt)
+			line(a.StartedAt, "attempt %d %s after %s%s", a.Attempt, a.Outcome, took(a.EndedAt.Sub(a.StartedAt)), on(a.Host, a.PID))
 		}
-		fmt.Fprintf(w, "  %d  %s %s%s\n", a.Attempt, c.time(a.StartedAt), a.Outcome, after)
-		writeLines(w, "     ", a.Error, most)
+		last = a.EndedAt
+		writeLines(w, "    ", a.Error, most)
 	}
+	writeNow(w, s, last, line)
 	// As a rule the last error is that of the last attempt; the history may have been purged.
 	if j := s.Job; j != nil && j.LastError != "" && (len(shown) == 0 || shown[len(shown)-1].Error != j.LastError) {
 		fmt.Fprintln(w, "\nlast error")
 		writeLines(w, "  ", j.LastError, most)
 	}
+}
+
+// writeNow ends a history with what is now, or was the end.
+func writeNow(w io.Writer, s story, last time.Time, line func(at time.Time, format string, args ...any)) {
+	switch j := s.Job; {
+	case j == nil && s.Result != nil && s.Result.FinishedAt != nil:
+		line(*s.Result.FinishedAt, "succeeded")
+	case j == nil && s.Status == "succeeded":
+		line(s.Archived.FinishedAt, "succeeded")
+	case j == nil:
+	case j.Status == "running" && j.ClaimedAt != nil:
+		where := ""
+		if s.Worker != nil {
+			where = on(s.Worker.Host, s.Worker.PID)
+		}
+		writeWait(w, last, *j.ClaimedAt)
+		line(*j.ClaimedAt, "attempt %d runs%s", j.Attempt, where)
+	case j.Status == "queued" && j.RunAt.After(s.Now):
+		line(j.RunAt, "due for attempt %d", j.Attempt+1)
+	case j.Status == "queued":
+		line(j.RunAt, "due for attempt %d, and waits", j.Attempt+1)
+	}
+}
+
+// on is where something ran, as far as that is known.
+func on(host string, pid int) string {
+	if host == "" {
+		return ""
+	}
+	return fmt.Sprintf(" on %s (pid %d)", host, pid)
+}
+
+// writeWait tells how long nothing happened before a start, if that is worth a word.
+func writeWait(w io.Writer, since, start time.Time) {
+	if d := start.Sub(since); !since.IsZero() && d >= time.Second {
+		fmt.Fprintf(w, "    waited %s\n", age(d))
+	}
+}
+
+// runner says who runs the job, and whether it still counts as alive.
+func (s *story) runner() string {
+	w := s.Worker
+	if w == nil {
+		return fmt.Sprintf("%s, which is not on record: the job goes back to its queue within seconds", s.Job.WorkerID)
+	}
+	who := fmt.Sprintf("%s, pid %d (%s)", w.Host, w.PID, w.ID)
+	switch {
+	case w.LostAt != nil:
+		return fmt.Sprintf("%s, lost %s ago: the job goes back to its queue within seconds, if another worker lives", who, age(s.Now.Sub(*w.LostAt)))
+	case !w.Alive:
+		return fmt.Sprintf("%s, whose lease ran out %s ago: the job goes back to its queue within seconds, if another worker lives", who, age(s.Now.Sub(w.LeaseUntil)))
+	}
+	return fmt.Sprintf("%s, alive: last heartbeat %s ago", who, age(s.Now.Sub(w.BeatAt)))
+}
+
+// whoseKey says who has the job's key, if that is not simply the job itself.
+func (s *story) whoseKey() string {
+	h := s.Holder
+	switch {
+	case h == nil:
+		return ""
+	case h.Job == 0:
+		return " (nobody's now)"
+	case h.Expired:
+		return fmt.Sprintf(" (was last job %d's, whose result has expired: it is free)", h.Job)
+	case h.Finished && h.Job == s.ID:
+		return " (its work is on record as done)"
+	case h.Finished:
+		return fmt.Sprintf(" (its work was done by job %d)", h.Job)
+	case h.Status == "":
+		return " (nobody's now)"
+	}
+	return fmt.Sprintf(" (job %d's now, which is %s)", h.Job, h.Status)
+}
+
+// waitsTimeout bounds the look at what is ahead of a job, which walks the queue's index.
+const waitsTimeout = 3 * time.Second
+
+// askWhy finds out why a queued job waits.
+func (c *cli) askWhy(ctx context.Context, op postgres.Operator, s *story) {
+	ctx, cancel := context.WithTimeout(ctx, waitsTimeout)
+	defer cancel()
+	waits, err := op.Waits(ctx, s.Job)
+	if err != nil {
+		s.Why = []string{"it could not be found out why: " + oneLine(err.Error())}
+		return
+	}
+	s.Waits, s.Why = &waits, why(s.Job, waits, s.Now)
+	if s.Holder != nil && !s.Holder.Free() {
+		s.Why = append(s.Why, "its key is another's: it ends without running as soon as a worker gets to it")
+	}
+}
+
+// suspectFrom is from how many crashes on a job is started alone.
+const suspectFrom = 2
+
+// why says why a queued job waits, the first thing first.
+func why(j *engine.Job, waits postgres.Waits, now time.Time) (out []string) {
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if j.Cancel != nil {
+		say("somebody has asked to end it: it ends as soon as a worker gets to it")
+	}
+	if j.Deadline != nil && !j.Deadline.After(now) {
+		say("its deadline has passed: it ends cancelled as soon as a worker gets to it")
+	}
+	if j.RunAt.After(now) {
+		say("it is due in %s", age(j.RunAt.Sub(now)))
+	}
+	switch {
+	case waits.PausedAt != nil:
+		say("its queue is paused, for %s; to go on: jobctl queues resume %s", age(now.Sub(*waits.PausedAt)), j.Queue)
+	case waits.Polls == 0:
+		say("no live worker polls its queue")
+	case waits.Handles == 0:
+		say("no live worker of its queue handles its kind (%d of other kinds)", waits.Polls)
+	case waits.Reads == 0:
+		say("no live worker of its queue reads version %d of its kind: they are of an older build", j.Version)
+	}
+	if j.Crashes >= suspectFrom {
+		say("%s: it is started only by a worker that runs nothing else", count(j.Crashes, "worker was lost while it ran it", "workers were lost while they ran it"))
+	}
+	switch {
+	case waits.Ahead >= postgres.AheadMost:
+		say("%s jobs or more of its queue are due before it", number(int64(waits.Ahead)))
+	case waits.Ahead > 0 && !j.RunAt.After(now):
+		say("%s of its queue %s due before it", count(waits.Ahead, "job", "jobs"), map[bool]string{true: "is", false: "are"}[waits.Ahead == 1])
+	case len(out) == 0:
+		say("it is the next of its queue: workers have no free slot, or have not come by yet")
+	}
+	return out
 }
 
 func writeContent(w io.Writer, headers map[string]string, payload json.RawMessage, full bool) {
@@ -292,6 +471,17 @@ func (s *story) utc() {
 	}
 	if a := s.Archived; a != nil {
 		a.CreatedAt, a.FinishedAt, a.ExpiresAt = a.CreatedAt.UTC(), a.FinishedAt.UTC(), a.ExpiresAt.UTC()
+	}
+	if w := s.Worker; w != nil {
+		w.StartedAt, w.BeatAt, w.LeaseUntil = w.StartedAt.UTC(), w.BeatAt.UTC(), w.LeaseUntil.UTC()
+		if w.LostAt != nil {
+			t := w.LostAt.UTC()
+			w.LostAt = &t
+		}
+	}
+	if s.Waits != nil && s.Waits.PausedAt != nil {
+		t := s.Waits.PausedAt.UTC()
+		s.Waits.PausedAt = &t
 	}
 	for i := range s.Attempts {
 		a := &s.Attempts[i]

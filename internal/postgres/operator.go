@@ -85,6 +85,22 @@ type Story struct {
 	Result   *engine.Result
 	Archived *engine.Archived
 	Attempts []engine.Attempt
+	Holder   *KeyHolder // who has its key, if that is not simply the job itself
+	Worker   *Runner    // of a job that runs; nil: it is not on record
+	Drawn    int64      // the last id that has been drawn
+}
+
+// Runner is the worker that has a job.
+type Runner struct {
+	ID         uuid.UUID  `json:"id"`
+	Host       string     `json:"host"`
+	PID        int        `json:"pid"`
+	Build      string     `json:"build"`
+	StartedAt  time.Time  `json:"started_at"`
+	BeatAt     time.Time  `json:"beat_at"`
+	LeaseUntil time.Time  `json:"lease_until"`
+	LostAt     *time.Time `json:"lost_at,omitempty"`
+	Alive      bool       `json:"alive"` // its lease stands
 }
 
 // Show finds all that is on record of a job. It reads everything in one snapshot, so that a job that finishes meanwhile is
@@ -110,6 +126,7 @@ func (o Operator) Show(ctx context.Context, id int64) (s Story, err error) {
 			}
 			for _, start := range starts {
 				j.Status, j.WorkerID, j.ClaimedAt = "running", &start.WorkerID, &start.StartedAt
+				j.Attempt++ // it counts once it has ended
 			}
 		}
 	case !errors.Is(err, pgx.ErrNoRows):
@@ -134,9 +151,70 @@ func (o Operator) Show(ctx context.Context, id int64) (s Story, err error) {
 	for i, a := range attempts {
 		s.Attempts[i] = engine.Attempt{
 			Attempt: int(a.Attempt), Fence: a.Fence, WorkerID: a.WorkerID, StartedAt: a.StartedAt, EndedAt: a.EndedAt, Outcome: a.Outcome, Error: a.Error,
+			Host: a.Host, PID: int(a.Pid),
 		}
 	}
-	return s, translate(err)
+	if err != nil {
+		return s, translate(err)
+	}
+	if err := showAround(ctx, q, id, &s); err != nil {
+		return s, err
+	}
+	return s, nil
+}
+
+// showAround finds what concerns a job beside its own rows: who has its key, and who runs it.
+func showAround(ctx context.Context, q *gen.Queries, id int64, s *Story) (err error) {
+	if s.Drawn, err = q.DrawnID(ctx); err != nil {
+		return translate(err)
+	}
+	kind, key := "", ""
+	switch {
+	case s.Job != nil:
+		kind, key = s.Job.Kind, s.Job.Key
+	case s.Archived != nil:
+		kind, key = s.Archived.Kind, s.Archived.Key
+	}
+	if key != "" {
+		r, err := q.KeyState(ctx, gen.KeyStateParams{Kind: kind, Key: key})
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			s.Holder = &KeyHolder{Key: key}
+		case err != nil:
+			return translate(err)
+		case r.JobID != id || r.Finished:
+			s.Holder = &KeyHolder{Key: key, Job: r.JobID, Status: r.Status, Finished: r.Finished, Expired: r.Expired}
+		}
+	}
+	if s.Job == nil || s.Job.WorkerID == nil {
+		return nil
+	}
+	w, err := q.ShowWorker(ctx, *s.Job.WorkerID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	s.Worker = &Runner{ID: w.ID, Host: w.Host, PID: int(w.Pid), Build: w.Build, StartedAt: w.StartedAt, BeatAt: w.BeatAt, LeaseUntil: w.LeaseUntil, LostAt: w.LostAt, Alive: w.Alive}
+	return translate(err)
+}
+
+// Waits is what stands between a queued job and its start.
+type Waits struct {
+	PausedAt *time.Time `json:"paused_at,omitempty"` // its queue
+	Polls    int        `json:"polls"`               // live workers that poll its queue
+	Handles  int        `json:"handles"`             // of these, those that handle its kind
+	Reads    int        `json:"reads"`               // of these, those that read its version
+	Ahead    int        `json:"ahead"`               // due jobs of its queue before it; AheadMost: or more
+}
+
+// AheadMost is up to where the jobs before another are counted.
+const AheadMost = 10_000
+
+// Waits tells why a queued job waits.
+func (o Operator) Waits(ctx context.Context, j *engine.Job) (Waits, error) {
+	r, err := o.q().WhyWaits(ctx, gen.WhyWaitsParams{
+		Queue: j.Queue, Kind: j.Kind, Version: int32(j.Version), Priority: int32(j.Priority), RunAt: j.RunAt, ID: j.ID, Most: AheadMost,
+	})
+	return Waits{PausedAt: r.PausedAt, Polls: int(r.Polls), Handles: int(r.Handles), Reads: int(r.Reads), Ahead: int(r.Ahead)}, translate(err)
 }
 
 // Cancel is Producer.Cancel for a job of any kind.

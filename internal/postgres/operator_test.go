@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,42 @@ func TestRequeueingAndEditingWakeASleepingWorker(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
+	}
+}
+
+// Between being selected and their turn, jobs start, die and are requeued: a change is for those that still are what was
+// asked for.
+func TestAChangeLeavesWhatIsNotWhatWasAskedForAnyMore(t *testing.T) {
+	t.Parallel()
+	pool := jobtest.DB(t)
+	op := postgres.Operator{Pool: pool}
+	deadJobs(t, pool, "k", 1) // 1
+	execAll(t, pool, `INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ('q', 'k', '{}')`,
+		`INSERT INTO jobgen.jobs (queue, kind, payload, status, worker_id, fence, attempt) VALUES ('q', 'k', '{}', 'running', gen_random_uuid(), 1, 1)`)
+	all := []int64{1, 2, 3}
+	for _, c := range []struct {
+		statuses []string
+		want     string
+	}{{[]string{"dead"}, "[1] []"}, {[]string{"queued"}, "[2] []"}, {[]string{"running"}, "[] [3]"}} {
+		cancelled, asked, err := op.CancelMany(t.Context(), all, c.statuses, "")
+		if got := fmt.Sprint(cancelled, asked); err != nil || got != c.want {
+			t.Errorf("cancel %v: %s, %v; want %s", c.statuses, got, err, c.want)
+		}
+	}
+	deadJobs(t, pool, "k", 1) // 4
+	execAll(t, pool, `INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ('q', 'k', '{}')`)
+	all = []int64{3, 4, 5}
+	for _, c := range []struct {
+		statuses []string
+		want     string
+	}{{[]string{"running"}, "[]"}, {[]string{"queued"}, "[5]"}, {[]string{"dead"}, "[4]"}} {
+		if gone, err := op.Delete(t.Context(), all, c.statuses, ""); err != nil || fmt.Sprint(gone) != c.want {
+			t.Errorf("delete %v: %v, %v; want %s", c.statuses, gone, err, c.want)
+		}
+	}
+	execAll(t, pool, `INSERT INTO jobgen.jobs (queue, kind, payload) VALUES ('q', 'k', '{}')`)
+	if requeued, taken, err := op.Requeue(t.Context(), []int64{3, 6, 99}, 0, 0); err != nil || len(requeued)+len(taken) != 0 {
+		t.Errorf("requeue of what is not dead: %v, %v, %v", requeued, taken, err)
 	}
 }
 

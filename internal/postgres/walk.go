@@ -195,23 +195,24 @@ func (o Operator) Requeue(ctx context.Context, ids []int64, delay, spread time.D
 
 // KeyHolder is who has the key of a job that is not its own.
 type KeyHolder struct {
-	Key        string
-	Job        int64
-	Status     string // "": it is not in jobs
-	FinishedAt *time.Time
-	ExpiresAt  *time.Time
-	Expired    bool
+	Key        string     `json:"key"`
+	Job        int64      `json:"job_id,omitempty"` // 0: nobody
+	Status     string     `json:"status,omitempty"` // "": it is not in jobs
+	Finished   bool       `json:"finished,omitempty"`
+	FinishedAt *time.Time `json:"-"`
+	ExpiresAt  *time.Time `json:"-"`
+	Expired    bool       `json:"expired,omitempty"`
 }
 
 // Free tells whether the next one who asks for the key gets it.
-func (h KeyHolder) Free() bool { return h.Expired || h.FinishedAt == nil && h.Status == "" }
+func (h KeyHolder) Free() bool { return h.Expired || !h.Finished && h.Status == "" }
 
 // KeyHolders tells who has the keys of jobs, of those that have not got it themselves.
 func (o Operator) KeyHolders(ctx context.Context, ids []int64) (map[int64]KeyHolder, error) {
 	rows, err := o.q().KeyHolders(ctx, ids)
 	out := map[int64]KeyHolder{}
 	for _, r := range rows {
-		out[r.ID] = KeyHolder{Key: r.Key, Job: r.Holder, Status: r.Status, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Expired: r.Expired}
+		out[r.ID] = KeyHolder{Key: r.Key, Job: r.Holder, Status: r.Status, Finished: r.FinishedAt != nil, FinishedAt: r.FinishedAt, ExpiresAt: r.ExpiresAt, Expired: r.Expired}
 	}
 	return out, translate(err)
 }
@@ -225,7 +226,7 @@ func (o Operator) Delete(ctx context.Context, ids []int64, statuses []string, re
 // CancelMany is Cancel for jobs of a status, without a second try: it answers for those it has cancelled, or asked the worker of.
 func (o Operator) CancelMany(ctx context.Context, ids []int64, statuses []string, reason string) (cancelled, asked []int64, err error) {
 	rows, err := gen.New(fresh(o.Pool)).Cancel(ctx, gen.CancelParams{
-		Ids: ids, Kinds: []string{}, Statuses: statuses, Reason: reason, KeepUs: engine.KeepCancelled.Microseconds(),
+		Ids: ids, Kinds: []string{}, Statuses: orEmpty(statuses), Reason: reason, KeepUs: engine.KeepCancelled.Microseconds(),
 	})
 	for _, r := range rows {
 		switch r.Answer {

@@ -49,8 +49,39 @@ FROM (
 ORDER BY f.job_id, f.finished_at DESC NULLS LAST;
 
 -- name: ShowAttempts :many
-SELECT attempt, fence, worker_id, started_at, ended_at, outcome, error
-FROM jobgen.job_attempt WHERE job_id = @job_id ORDER BY ended_at, attempt;
+-- ShowAttempts tells of each attempt on record, with where it ran for as long as its worker is.
+SELECT a.attempt, a.fence, a.worker_id, a.started_at, a.ended_at, a.outcome, a.error, coalesce(w.host, '')::text AS host, coalesce(w.pid, 0)::int AS pid
+FROM jobgen.job_attempt a LEFT JOIN jobgen.workers w ON w.id = a.worker_id
+WHERE a.job_id = @job_id ORDER BY a.ended_at, a.attempt;
+
+-- name: ShowWorker :one
+SELECT w.id, w.host, w.pid, w.build, w.started_at, w.beat_at, w.lease_until, w.lost_at, (w.lost_at IS NULL AND w.lease_until > clock_timestamp())::bool AS alive
+FROM jobgen.workers w WHERE w.id = @id;
+
+-- name: DrawnID :one
+-- DrawnID is the last id that has been drawn; 0: none.
+SELECT coalesce(pg_sequence_last_value('jobgen.job_id'), 0)::bigint AS id;
+
+-- name: WhyWaits :one
+-- WhyWaits tells what stands between a queued job and its start: what has been decided about its queue, how many live workers
+-- poll the queue, handle the kind there, and read the version, and how many due jobs are before it, counted up to @most. Those are index
+-- ranges of jobs_claim, one for each priority; workers is small.
+SELECT (SELECT q.paused_at FROM jobgen.queues q WHERE q.name = @queue) AS paused_at,
+       count(*)::int AS polls, count(*) FILTER (WHERE @kind::text = ANY(w.kinds))::int AS handles,
+       count(*) FILTER (WHERE @kind::text = ANY(w.kinds)
+         AND (@version::int = 1 OR w.versions IS NULL OR w.versions[array_position(w.kinds, @kind::text)] >= @version::int))::int AS reads,
+       (SELECT count(*) FROM (
+          SELECT FROM generate_series(9, @priority::int, -1) p CROSS JOIN LATERAL (
+            SELECT FROM jobgen.jobs a
+            WHERE a.queue = @queue AND a.priority = p AND NOT a.dead AND a.crashes < 2 AND a.worker_id IS NULL AND a.run_at <= now()
+              AND (p > @priority::int OR (a.run_at, a.id) < (@run_at::timestamptz, @id::bigint))
+            ORDER BY a.run_at NULLS FIRST, a.id
+            LIMIT @most
+          ) x
+          LIMIT @most
+        ) n)::int AS ahead
+FROM jobgen.workers w
+WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp() AND @queue = ANY(w.queues);
 
 -- name: RequeueJobs :many
 -- RequeueJobs gives dead jobs a fresh start, due @delay_us from now and spread over @spread_us: to the right of every mark. Rows that somebody else has
