@@ -480,7 +480,7 @@ func diff(a, b []string) []string {
 	for _, line := range a[:head] {
 		all = append(all, " "+line)
 	}
-	all = append(all, middle(a[head:len(a)-tail], b[head:len(b)-tail])...)
+	all = append(all, compared(a[head:len(a)-tail], b[head:len(b)-tail])...)
 	for _, line := range a[len(a)-tail:] {
 		all = append(all, " "+line)
 	}
@@ -504,8 +504,8 @@ func diff(a, b []string) []string {
 	return out
 }
 
-// middle is the part of a comparison that neither begins nor ends alike: by the longest common subsequence.
-func middle(a, b []string) (out []string) {
+// compared is the part of a comparison that neither begins nor ends alike: by the longest common subsequence.
+func compared(a, b []string) (out []string) {
 	if len(a)*len(b) > diffMost {
 		for _, line := range a {
 			out = append(out, "-"+line)
