@@ -217,3 +217,19 @@ func (c *cli) print(v any, text func(w io.Writer)) error {
 func (c *cli) note(format string, args ...any) {
 	fmt.Fprintln(c.Stderr, escape(fmt.Sprintf(format, args...)))
 }
+
+// Check tells whether a command line names a command and flags that there are, whose values may be: a page that shows it is right. It
+// does not look at arguments, which may be placeholders.
+func Check(args []string) error {
+	cmd, rest, err := (&cli{Env: Env{Getenv: func(string) string { return "" }}}).root().Find(args)
+	if err != nil {
+		return err
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return fmt.Errorf("%s: %w", cmd.CommandPath(), err)
+	}
+	if cmd.HasSubCommands() {
+		return cmd.ValidateArgs(cmd.Flags().Args())
+	}
+	return nil
+}
