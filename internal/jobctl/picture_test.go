@@ -357,9 +357,11 @@ func TestWithoutAWorkerTheDirectionIsWhatWasSeenBetweenTwoLooks(t *testing.T) {
 	if text := render(onTerminal(0), p); !strings.Contains(text, "860 ready: never drains") || !strings.Contains(text, "?") {
 		t.Error(text)
 	}
-	// There are workers again, which have not counted for long: nobody knows.
+	// There are workers again, which have not counted for long: only growth is known.
 	s.crews = newScene(1).crews
-	if tr := see().Total.Trend; tr.Verdict != flow.Unknown || tr.Workers != 1 {
+	s.look.At = s.look.At.Add(time.Minute)
+	s.level("mail.send").Ready = 870
+	if tr := see().Total.Trend; tr.Verdict != flow.Unknown || tr.Workers != 1 || tr.Growth != 600 || !math.IsNaN(float64(tr.Out)) {
 		t.Errorf("%+v", tr)
 	}
 }

@@ -38,7 +38,7 @@ changed does.
 
   READY      jobs that could start now, and OLDEST: for how long the first has
              been waiting
-  IN, OUT    jobs that came and that left, a minute, of late
+  IN, OUT    jobs that became due and that ended for good, a minute, of late
   GROWTH/H   by how many the waiting jobs grow an hour at these rates
   LAST 1h    the ready jobs over that time, from 0 to the row's highest value
   DRAINS     when nothing will be waiting at these rates; "never" if they grow

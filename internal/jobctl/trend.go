@@ -47,20 +47,19 @@ func (k known) text(format func(float64) string) string {
 // staleAfter is for how long nobody may have looked for what has been counted to be of now.
 const staleAfter = 3 * time.Minute
 
-// trendOf asks internal/flow, unless nobody counts any more.
+// trendOf asks internal/flow, unless nobody counts any more, or not yet.
 func (r *statsRow) trendOf(v *view, live int) trend {
 	crew, workers := crewOf(v.crews, place{r.Queue, r.Kind})
 	if live == 0 || v.lastLook().Before(v.look.At.Add(-staleAfter)) {
 		return r.seen(v, live)
 	}
 	f := flow.Of(r.history, v.looks, r.level(), crew, flow.Window)
+	if !f.To.After(f.From) { // they count since a moment ago
+		return r.seen(v, live)
+	}
 	t := trend{
 		Verdict: f.Verdict, In: known(f.In), Due: known(f.Due), Out: known(f.Out), Failed: known(f.Failed), Reclaim: known(f.Reclaims),
 		Growth: known(f.Growth), More: f.More, Workers: workers,
-	}
-	if !f.To.After(f.From) {
-		t.unknown()
-		return t
 	}
 	t.From, t.To = new(f.From.UTC()), new(f.To.UTC())
 	if f.Verdict == flow.Drains {
@@ -74,7 +73,7 @@ func (t *trend) unknown() {
 	t.In, t.Due, t.Out, t.Failed, t.Reclaim, t.Growth = nan, nan, nan, nan, nan, nan
 }
 
-// seen is the trend from an earlier look to this one, as nobody counts. Without a worker nothing leaves, so what is new has come.
+// seen is the trend from an earlier look to this one, where nothing has been counted. Without a worker nothing leaves, so what is new has come.
 func (r *statsRow) seen(v *view, live int) trend {
 	_, workers := crewOf(v.crews, place{r.Queue, r.Kind})
 	t := trend{Verdict: flow.Unknown, Workers: workers, Seen: true}
