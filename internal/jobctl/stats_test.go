@@ -293,8 +293,8 @@ func TestWatchSurvivesTheDatabaseAndSaysHowOldItsPictureIs(t *testing.T) {
 	line := lines.until(t, "an error", 0, has(`"error":"`))
 	q.exec("DELETE FROM jobgen.jobs")
 	proxy.Refuse(false)
-	at = w.until(t, "that it is back", at, has("0 ready"))
-	pipe.until(t, "a block", from, has("0 ready"))
+	at = w.until(t, "that it is back", at, has("; 0 ready"))
+	pipe.until(t, "a block", from, has("; 0 ready"))
 	lines.until(t, "a line", line, has(`"ready":0`))
 
 	proxy.Freeze()
@@ -304,7 +304,7 @@ func TestWatchSurvivesTheDatabaseAndSaysHowOldItsPictureIs(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	}
-	if text := w.String(); !strings.Contains(text[strings.LastIndex(text, "\x1b[?1049l"):], "0 ready") {
+	if text := w.String(); !strings.Contains(text[strings.LastIndex(text, "\x1b[?1049l"):], "; 0 ready") {
 		t.Error("the terminal is not as it was")
 	}
 }
@@ -326,5 +326,8 @@ func TestWatchThatNeverSawTheDatabaseEnds(t *testing.T) {
 	t.Parallel()
 	q := open(t)
 	q.exec("DROP SCHEMA jobgen CASCADE")
+	q.ctl("stats", "--watch").want(3, "not migrated").sentence()
+	q = open(t)
+	q.exec("ALTER TABLE jobgen.looks RENAME TO elsewhere")
 	q.ctl("stats", "--watch").want(3, "not migrated").sentence()
 }

@@ -292,7 +292,7 @@ func (c *cli) writeSizes(w io.Writer, p *picture) {
 	}
 	type entry struct {
 		name           string
-		rows, indexes  int64
+		indexes        int64
 		*postgres.Size // of the table
 	}
 	var tables []entry
