@@ -221,10 +221,14 @@ func (c *cli) note(format string, args ...any) {
 // Check tells whether a command line names a command and flags that there are, whose values may be: a page that shows it is right. It
 // does not look at arguments, which may be placeholders.
 func Check(args []string) error {
-	cmd, rest, err := (&cli{Env: Env{Getenv: func(string) string { return "" }}}).root().Find(args)
+	root := (&cli{Env: Env{Getenv: func(string) string { return "" }}}).root()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	cmd, rest, err := root.Find(args)
 	if err != nil {
 		return err
 	}
+	cmd.InitDefaultHelpFlag()
 	if err := cmd.ParseFlags(rest); err != nil {
 		return fmt.Errorf("%s: %w", cmd.CommandPath(), err)
 	}
