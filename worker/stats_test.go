@@ -14,10 +14,13 @@ func TestStatsTellWhatAWorkerIsAt(t *testing.T) {
 	pool := database(t)
 	spec := kind("t.stats")
 	started, release := make(chan struct{}, 20), make(chan struct{})
-	w := start(t, pool, worker.Config{Concurrency: 3}, func(r *worker.Registry) {
-		worker.HandleNone(r, spec, func(context.Context, *jobs.Job[task]) error {
+	w := start(t, pool, worker.Config{Concurrency: 3, Grace: -1}, func(r *worker.Registry) {
+		worker.HandleNone(r, spec, func(ctx context.Context, _ *jobs.Job[task]) error {
 			started <- struct{}{}
-			<-release
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
 			return nil
 		})
 	})
@@ -51,6 +54,7 @@ func TestStatsCountWhatIsStillToBeStored(t *testing.T) {
 			return nil
 		})
 	})
+	t.Cleanup(network.Heal) // before the worker is stopped
 	enqueue(t, pool, spec, task{})
 	eventually(t, soon, "its outcome waits", func() bool { return w.w.Stats().Storing == 1 && w.w.Stats().Running == 0 })
 	network.Heal()
