@@ -53,9 +53,9 @@ func New(op postgres.Operator, cfg Config) *Exporter {
 	return &Exporter{op: op, cfg: cfg, most: cfg.Most, known: map[string]*names{}, held: map[string]held{}, failures: map[string]float64{}}
 }
 
-var origin = time.Now().Add(-time.Hour) //nolint:forbidigo // for intervals only
+var origin = time.Now().Add(-time.Hour) // for intervals only
 
-func now() time.Duration { return time.Since(origin) } //nolint:forbidigo // by the monotonic clock, as both have its reading
+func now() time.Duration { return time.Since(origin) }
 
 // page is the page as of at most Interval ago. A scrape that has gone away does not end the reading: others wait for it too.
 func (e *Exporter) page() []byte {
@@ -139,6 +139,8 @@ func (e *Exporter) Serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		err = errors.Join(err, s.Close())
 	}
-	<-ended
+	if ended := <-ended; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
 	return err
 }
