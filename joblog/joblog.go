@@ -99,25 +99,21 @@ func (l *log) work(ctx context.Context, job *jobs.Info, next func(context.Contex
 func (l *log) enqueue(ctx context.Context, e *jobs.Enqueueing, next func(context.Context) error) error {
 	start := time.Now()
 	err := next(ctx)
-	level, message := slog.LevelDebug, "jobs enqueued"
-	if err != nil {
-		level, message = slog.LevelWarn, "enqueue failed"
+	if err == nil && !l.to().Enabled(ctx, slog.LevelDebug) {
+		return nil
 	}
-	if !l.to().Enabled(ctx, level) {
-		return err
-	}
-	fields := []any{"kind", e.Kind, "queue", e.Queue}
+	fields := []any{"kind", e.Kind, "queue", e.Queue, "duration", time.Since(start)}
 	switch {
 	case e.Count > 1:
 		fields = append(fields, "count", e.Count)
 	case len(e.Enqueued) == 1 && e.Enqueued[0].ID != 0: // a follow-up has no id yet
 		fields = append(fields, "job", e.Enqueued[0].ID, "existing", e.Enqueued[0].Existing)
 	}
-	fields = append(fields, "duration", time.Since(start))
 	if err != nil {
-		fields = append(fields, "error", firstLine(err))
+		l.to().WarnContext(ctx, "enqueue failed", append(fields, "error", firstLine(err))...)
+	} else {
+		l.to().DebugContext(ctx, "jobs enqueued", fields...)
 	}
-	l.to().Log(ctx, level, message, fields...)
 	return err
 }
 

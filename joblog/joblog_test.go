@@ -136,7 +136,7 @@ func TestLines(t *testing.T) {
 		{"handler failed", "panics", "WARN", "panic: ouch", []string{"duration", "error"}},
 		{"handler failed", "exits", "WARN", "it ended its goroutine (runtime.Goexit)", []string{"duration", "error"}},
 		{"handler snoozed", "sleeps", "INFO", "", []string{"duration", "delay"}},
-		{"job is dead", "fails", "ERROR", "no luck", []string{"error"}}, // the worker's
+		{"job is dead", "fails", "ERROR", "no luck", []string{"error", "worker"}}, // the worker's
 	} {
 		found := slices.DeleteFunc(b.lines(t, want.message), func(m map[string]any) bool { return m["kind"] != want.kind })
 		if len(found) != 1 {

@@ -19,7 +19,7 @@ import (
 // an error if this library cannot work beside it.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	_, err := postgres.Migrate(ctx, pool, func(why error) {
-		slog.WarnContext(ctx, "jobgen: a migration waits", "why", why)
+		slog.WarnContext(ctx, "jobgen: a migration waits", "error", why)
 	})
 	return err
 }

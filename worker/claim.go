@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -336,7 +337,7 @@ func (s *soloist) play(ctx context.Context) {
 			}
 			continue
 		}
-		w.log.Warn("a suspect runs alone in this process", "job", batch[0].ID, "kind", batch[0].Kind, "crashes", batch[0].Crashes)
+		w.tell(slog.LevelWarn, "a suspect runs alone in this process", &batch[0], "crashes", batch[0].Crashes)
 		w.take(self, batch)
 		if !s.empty(ctx, 0) {
 			return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -275,10 +276,10 @@ func (w *Worker) settle(batch []outcome, ended idSet) {
 		case o.doubt != nil:
 			continue
 		case !o.unsure:
-			w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+			w.tell(slog.LevelWarn, saysLate, h.Claimed)
 		case o.err != nil:
 			w.tally.unsure(o)
-			w.log.Warn("job failed; the answer to storing that was lost, and the job is not this worker's any more", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "error", firstLine(o.err))
+			w.tell(slog.LevelWarn, "job failed; the answer to storing that was lost, and the job is not this worker's any more", h.Claimed, "error", firstLine(o.err))
 			poke(w.wake)
 		default:
 			w.tally.unsure(o)
@@ -288,7 +289,10 @@ func (w *Worker) settle(batch []outcome, ended idSet) {
 	w.ledger.settle(hs...)
 }
 
-const saysCommitted = "the answer to COMMIT was lost; the transaction had committed, and the job is done"
+const (
+	saysCommitted = "the answer to COMMIT was lost; the transaction had committed, and the job is done"
+	saysLate      = "a handler's outcome came too late and changes nothing: its job was taken back"
+)
 
 // lookUp finds out what became of transactions of which the answer to COMMIT was lost (G5), and returns those that were
 // rolled back, as failures. Their holds stay in the ledger, and so under the lease, until it is known.
@@ -304,7 +308,7 @@ func (w *Worker) lookUp(ctx context.Context, stop <-chan struct{}, doubtful []ou
 		}
 		ended := idSet{some: make(map[int64]bool, len(batch))}
 		for i, o := range batch {
-			line := []any{"job", o.hold.ID, "kind", o.hold.Kind, "attempt", o.hold.Attempt, "transaction", o.doubt.Xact, "error", firstLine(o.doubt.Err)}
+			line := []any{"transaction", o.doubt.Xact, "error", firstLine(o.doubt.Err)}
 			switch fates[i] {
 			case engine.Undecided:
 				w.ledger.park(o.hold)
@@ -313,11 +317,11 @@ func (w *Worker) lookUp(ctx context.Context, stop <-chan struct{}, doubtful []ou
 				// The handler ran, so the attempt is spent: what makes each COMMIT fail must not go on for ever.
 				failed = append(failed, outcome{hold: o.hold, err: &rolledBackError{o.doubt}})
 			case engine.Committed:
-				w.log.Warn(saysCommitted, line...)
+				w.tell(slog.LevelWarn, saysCommitted, o.hold.Claimed, line...)
 				w.tally.success(o.hold)
 				ended.some[o.hold.ID] = true
 			case engine.Taken:
-				w.log.Warn("the answer to COMMIT was lost; the transaction was rolled back, and its job was taken back", line...)
+				w.tell(slog.LevelWarn, "the answer to COMMIT was lost; the transaction was rolled back, and its job was taken back", o.hold.Claimed, line...)
 				ended.some[o.hold.ID] = true
 			}
 		}
@@ -336,7 +340,7 @@ func (e *rolledBackError) Error() string {
 // refuse ends a job whose outcome the database will not take: it fails for good, with the database's reason.
 func (w *Worker) refuse(ctx context.Context, stop <-chan struct{}, o outcome, reason error) {
 	if _, again := o.err.(*refusedError); again {
-		w.log.Error("the database takes no outcome of this job; it stays running until this worker stops", "job", o.hold.ID, "kind", o.hold.Kind, "error", reason)
+		w.tell(slog.LevelError, "the database takes no outcome of this job; it stays running until this worker stops", o.hold.Claimed, "error", reason)
 		w.ledger.abandonRow(o.hold)
 		return
 	}
@@ -404,7 +408,7 @@ func (w *Worker) end(ctx context.Context, batch []outcome) (idSet, []outcome, er
 		ended.some[a.ID] = true
 		h := byID[a.ID]
 		w.tally.cancelled(h)
-		w.log.Info("job is cancelled", "job", a.ID, "kind", h.Kind, "queue", h.Queue, "attempt", h.Attempt, "reason", a.Reason)
+		w.tell(slog.LevelInfo, "job is cancelled", h.Claimed, "reason", a.Reason)
 	}
 	return ended, nil, err
 }
@@ -423,15 +427,15 @@ func (w *Worker) fail(ctx context.Context, batch []outcome) (idSet, []outcome, e
 		ended.some[a.ID] = true
 		o := byID[a.ID]
 		w.tally.failed(o.hold, o.err, a)
-		line := []any{"job", a.ID, "kind", o.hold.Kind, "queue", o.hold.Queue, "attempt", o.hold.Attempt, "max_attempts", o.hold.MaxAttempts, "error", firstLine(o.err)}
+		line := []any{"max_attempts", o.hold.MaxAttempts, "error", firstLine(o.err)}
 		retried = retried || !a.Dead
 		switch {
 		case a.Snoozed:
-			w.log.Debug("job is put off", line...)
+			w.tell(slog.LevelDebug, "job is put off", o.hold.Claimed, line...)
 		case a.Dead:
-			w.log.Error("job is dead", line...)
+			w.tell(slog.LevelError, "job is dead", o.hold.Claimed, line...)
 		default:
-			w.log.Warn("job failed and will be tried again", line...)
+			w.tell(slog.LevelWarn, "job failed and will be tried again", o.hold.Claimed, line...)
 		}
 	}
 	if retried {

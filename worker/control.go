@@ -105,8 +105,11 @@ func (w *Worker) decided(queues []engine.Queue) {
 	w.hire(runners)
 	poke(w.wake)
 	for _, q := range w.cfg.Queues { // now that it is true
-		if p.paused[q] != before.paused[q] {
-			w.log.Info(map[bool]string{true: "queue is paused", false: "queue is resumed"}[p.paused[q]], "queue", q)
+		switch now, then := p.paused[q], before.paused[q]; {
+		case now && !then:
+			w.log.Info("queue is paused", "queue", q)
+		case then && !now:
+			w.log.Info("queue is resumed", "queue", q)
 		}
 	}
 }

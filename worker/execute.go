@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -221,9 +222,9 @@ func (w *Worker) conclude(o outcome, cause error, current bool) {
 			w.outcomes.put(o)
 			return
 		}
-		w.log.Warn("the answer to COMMIT was lost, and the worker's lease with it: the job is done, or another worker does it", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+		w.tell(slog.LevelWarn, "the answer to COMMIT was lost, and the worker's lease with it: the job is done, or another worker does it", h.Claimed)
 	case !current || o.verdict && errors.Is(o.err, engine.ErrLeaseLost):
-		w.log.Warn("a handler's outcome came too late and changes nothing: its job was taken back", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+		w.tell(slog.LevelWarn, saysLate, h.Claimed)
 		w.ledger.settle(h)
 	case o.err != nil && errors.Is(cause, errShutdown):
 		o.release = true
@@ -233,7 +234,7 @@ func (w *Worker) conclude(o outcome, cause error, current bool) {
 		w.outcomes.put(o)
 	case errors.Is(o.err, engine.ErrNotBegun):
 		// The handler was not called, so no attempt is spent. A moment later, because the reason may last.
-		w.log.Warn("no transaction for a handler; its job goes back", "job", h.ID, "kind", h.Kind, "error", firstLine(o.err))
+		w.tell(slog.LevelWarn, "no transaction for a handler; its job goes back", h.Claimed, "error", firstLine(o.err))
 		o.release = true
 		w.outcomes.later(o)
 	default:

@@ -31,7 +31,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 			w.contact.made(w.log, w.cfg.Lease, beat.Now)
 			poke(w.beaten)
 			for _, h := range w.ledger.gone(asked, beat.Gone) {
-				w.log.Warn("job was taken back from this worker while its handler runs; the handler is cancelled", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt)
+				w.tell(slog.LevelWarn, "job was taken back from this worker while its handler runs; the handler is cancelled", h.Claimed)
 			}
 		default:
 			old := w.self.Load().ID
@@ -41,7 +41,7 @@ func (w *Worker) heartbeat(ctx context.Context) {
 			}
 			held := w.become(self)
 			w.counters.losses.Add(1)
-			w.log.Error("this worker was found dead and its jobs were given to others: it was out of contact for longer than its lease", "worker", old, "lease", w.cfg.Lease, "jobs", held, "new_worker", self.ID)
+			w.log.Error("this worker was found dead and its jobs were given to others: it was out of contact for longer than its lease", "lost_worker", old, "lease", w.cfg.Lease, "jobs", held)
 		}
 	}
 }
@@ -66,6 +66,8 @@ type contact struct {
 	last   instant   // heartbeat
 	now    time.Time // the database's clock at the last heartbeat
 	broken bool
+	said   bool               // in the log
+	told   map[string]instant // when it was last said of a step
 }
 
 func (c *contact) reset() {
@@ -82,8 +84,10 @@ func (c *contact) made(log *slog.Logger, lease time.Duration, databaseNow time.T
 	}
 	c.last, c.now = now(), databaseNow
 	if c.broken {
-		c.broken = false
-		log.Info("contact with the database is back")
+		if c.broken = false; c.said {
+			c.said = false
+			log.Info("contact with the database is back")
+		}
 	}
 }
 
@@ -98,6 +102,13 @@ func (c *contact) failed(log *slog.Logger, step string, err error) {
 	}
 	if !c.broken {
 		c.broken = true
+		if last, is := c.told[step]; is && since(last) < linesEvery {
+			return // a step that fails again and again, between heartbeats that do not
+		}
+		if c.told == nil {
+			c.told = map[string]instant{}
+		}
+		c.told[step], c.said = now(), true
 		log.Error("the database does not do what is asked; trying until it does", "step", step, "error", err)
 	}
 }

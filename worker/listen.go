@@ -31,7 +31,7 @@ func (w *Worker) listen(ctx context.Context) {
 		}
 		w.ledger.distrust()
 		if errors.Is(err, engine.ErrDeaf) {
-			w.log.Info("not listening: the database is behind a pooler in transaction mode, which passes no notifications on; new jobs are found by polling, within a second or so. To be woken, give worker.New a pool that connects to the database directly")
+			w.log.Info("not listening: the database is behind a pooler in transaction mode, which passes no notifications on; new jobs are found by polling, within a second or so")
 			return
 		}
 		if delay = min(2*delay, 10*time.Second); since(begin) > time.Minute {

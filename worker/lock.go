@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -287,9 +288,9 @@ func (w *Worker) crashed(job engine.Locked, h *hold, crashes int) {
 		w.starts.unmark(h.owner, h.ID)
 		w.contact.failed(w.log, "lock", err)
 	case back.Dead:
-		w.log.Error("job is dead", "job", h.ID, "kind", h.Kind, "queue", h.Queue, "crashes", back.Crashes, "error", "each time the worker process, or its connection, was lost while it ran this job")
+		w.tell(slog.LevelError, "job is dead", h.Claimed, "crashes", back.Crashes, "error", "each time the worker process, or its connection, was lost while it ran this job")
 	default:
-		w.log.Warn("a job has crashed the process that ran it, or shared it; it will run alone", "job", h.ID, "kind", h.Kind, "crashes", back.Crashes)
+		w.tell(slog.LevelWarn, "a job has crashed the process that ran it, or shared it; it will run alone", h.Claimed, "crashes", back.Crashes)
 	}
 }
 
@@ -316,11 +317,11 @@ func (w *Worker) adopt(job engine.Locked, h *hold, reason error) bool {
 		fates, err := w.store.Fates(ctx, uuid.Nil, []engine.InDoubt{{Hold: engine.Hold{ID: h.ID}, Xact: doubt.Xact}})
 		if err == nil && fates[0] == engine.Committed {
 			w.tally.success(h)
-			w.log.Warn(saysCommitted, "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "transaction", doubt.Xact, "error", firstLine(doubt.Err))
+			w.tell(slog.LevelWarn, saysCommitted, h.Claimed, "transaction", doubt.Xact, "error", firstLine(doubt.Err))
 			return false
 		}
 	}
-	w.log.Warn("a handler's transaction ended before its outcome was known; the job is finished or waits, as the database says, and no attempt is spent", "job", h.ID, "kind", h.Kind, "error", firstLine(reason))
+	w.tell(slog.LevelWarn, "a handler's transaction ended before its outcome was known; the job is finished or waits, as the database says, and no attempt is spent", h.Claimed, "error", firstLine(reason))
 	return false
 }
 
@@ -416,7 +417,7 @@ func (w *Worker) lockSuspect() bool {
 			return
 		}
 		c, _ := job.Job()
-		w.log.Warn("a suspect runs alone in this process", "job", c.ID, "kind", c.Kind, "crashes", c.Crashes)
+		w.tell(slog.LevelWarn, "a suspect runs alone in this process", c, "crashes", c.Crashes)
 		w.runLocked(job, goroutineID())
 	}()
 	return <-found

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strconv"
@@ -75,6 +76,7 @@ func (w *Worker) Stats() Stats {
 func (w *Worker) watch(ctx context.Context, quit context.CancelCauseFunc) {
 	every := min(time.Second, w.cfg.StuckAfter/4)
 	for wait(ctx, jitter(every)) {
+		w.tellLeftOut(linesEvery)
 		found, n := w.ledger.ignoring(w.cfg.StuckAfter)
 		if len(found) > 0 {
 			dump := goroutines()
@@ -113,7 +115,7 @@ func (w *Worker) giveUp(h *hold, dump []byte) {
 		}
 	}
 	goesOn := w.ledger.giveUp(h)
-	w.log.Error("a handler ignores its context: it still runs after that has ended, and keeps its slot", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "running", since(h.started).Round(time.Millisecond), "ended", since(h.ended).Round(time.Millisecond), "cause", cause, "given_up", goesOn, "stack", stackOf(dump, h.runner.Load()))
+	w.tell(slog.LevelError, "a handler ignores its context: it still runs after that has ended, and keeps its slot", h.Claimed, "duration", since(h.started).Round(time.Millisecond), "ended", since(h.ended).Round(time.Millisecond), "cause", cause, "given_up", goesOn, "stack", stackOf(dump, h.runner.Load()))
 	if goesOn {
 		w.conclude(outcome{hold: h, err: fmt.Errorf("%w; the handler ignored that for %s and was given up", cause, since(h.ended).Round(time.Millisecond))}, context.Cause(h.ctx), true)
 	}
@@ -125,7 +127,7 @@ func (w *Worker) giveUp(h *hold, dump []byte) {
 // returnedLate says that a handler that was stuck has returned.
 func (w *Worker) returnedLate(h *hold) {
 	if h.stuck {
-		w.log.Warn("a handler that had ignored its context has returned; its slot is free again", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "running", since(h.started).Round(time.Millisecond))
+		w.tell(slog.LevelWarn, "a handler that had ignored its context has returned; its slot is free again", h.Claimed, "duration", since(h.started).Round(time.Millisecond))
 	}
 }
 

@@ -2,10 +2,13 @@ package worker
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/jobgen-go/jobgen/internal/engine"
 )
 
 // How often a fleet looks for what is seldom there.
@@ -82,7 +85,7 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 		}
 	}
 	for _, l := range lost {
-		w.log.Error("a worker is lost: its lease ran out", "worker", l.ID, "host", l.Host, "pid", l.PID, "last_heartbeat", l.LastBeat)
+		w.log.Warn("a worker is lost: its lease ran out", "lost_worker", l.ID, "host", l.Host, "pid", l.PID, "last_heartbeat", l.LastBeat)
 	}
 	type group struct {
 		worker uuid.UUID
@@ -99,12 +102,12 @@ func (w *Worker) reclaim(ctx context.Context, orphans bool) error {
 		for _, b := range back {
 			counts[group{b.Worker, b.Kind, b.Dead}]++
 			if b.Dead {
-				w.log.Error("job is dead", "job", b.ID, "kind", b.Kind, "queue", b.Queue, "crashes", b.Crashes, "error", "each time the worker process was lost while it ran this job")
+				w.tell(slog.LevelError, "job is dead", &engine.Claimed{ID: b.ID, Kind: b.Kind, Queue: b.Queue, Attempt: b.Attempt}, "crashes", b.Crashes, "error", "each time the worker process was lost while it ran this job")
 			}
 		}
 		for g, n := range counts {
 			if !g.dead {
-				w.log.Warn("jobs of a lost worker reclaimed", "worker", g.worker, "kind", g.kind, "jobs", n)
+				w.log.Warn("jobs of a lost worker reclaimed", "lost_worker", g.worker, "kind", g.kind, "jobs", n)
 			}
 		}
 		if len(back) < reclaimMany {

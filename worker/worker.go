@@ -65,6 +65,7 @@ type Worker struct {
 	counters counters
 	tally    tally
 	fleet    atomic.Int64 // workers whose lease stands, as of the last look
+	lines    lines
 }
 
 // New makes a worker that gets its jobs from pool's database. It keeps a few connections of its own (six at most); the
@@ -82,7 +83,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		return nil, errors.Join(errs...)
 	}
 	w := &Worker{
-		reg: r.with(&cfg), cfg: cfg, log: cfg.Logger, open: open,
+		reg: r.with(&cfg), cfg: cfg, open: open,
 		hurry: make(chan struct{}), ledger: newLedger(cfg.Concurrency), marks: newMarks(cfg.Queues),
 		outcomes: outcomes{poke: make(chan struct{}, 1), delayed: map[*time.Timer]outcome{}}, wake: make(chan struct{}, 1), controlled: make(chan struct{}, 1), beaten: make(chan struct{}, 1), signs: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		purges: purges{length: time.Second},
@@ -90,6 +91,7 @@ func newWorker(r *Registry, cfg Config, open func(context.Context) (engine.Store
 		doubts: doubts{moment: doubtTime, since: map[int64]instant{}},
 		starts: starts{undo: map[mark]struct{}{}, poke: make(chan struct{}, 1), ended: make(chan struct{})},
 	}
+	w.log = slog.New(signed{cfg.Logger.Handler(), &w.self})
 	w.policy.Store(&policy{})
 	w.decided(nil)
 	return w, nil
@@ -142,9 +144,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.handlers = context.WithoutCancel(ctx)
 	w.ledger.setLocks(w.store.TxLimit(), w.reg.leasing())
 	if limit := w.store.TxLimit(); limit < w.cfg.Concurrency && w.reg.transactional() {
-		w.log.Warn("transactional handlers wait for each other: the pool given to New has fewer connections than this worker has slots; make it larger (pool_max_conns), or Concurrency smaller", "connections", limit, "concurrency", w.cfg.Concurrency)
+		w.log.Warn("transactional handlers wait for each other: the pool given to New has fewer connections than this worker has slots", "connections", limit, "concurrency", w.cfg.Concurrency)
 	}
-	w.log.Info("worker started", "worker", self.ID, "queues", w.cfg.Queues, "kinds", len(self.Kinds)+len(self.Locks), "concurrency", w.cfg.Concurrency)
+	w.log.Info("worker started", "queues", w.cfg.Queues, "kinds", len(self.Kinds)+len(self.Locks), "concurrency", w.cfg.Concurrency)
 
 	// The loops that claim end with ctx; those that keep and store what is held end after the handlers.
 	ctx, quit := context.WithCancelCause(ctx)
@@ -178,7 +180,12 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		err = errors.Join(err, fmt.Errorf("worker: %d jobs could not be given back; other workers take them when the lease has run out (%s)", held, w.cfg.Lease))
 	}
 	err = errors.Join(err, w.store.Leave(end, w.self.Load().ID))
-	w.log.Info("worker stopped", "worker", w.self.Load().ID, "error", err)
+	w.tellLeftOut(0)
+	if err != nil {
+		w.log.Error("worker stopped, and not in order", "error", err)
+	} else {
+		w.log.Info("worker stopped")
+	}
 	return err
 }
 
@@ -219,7 +226,7 @@ func (w *Worker) shutdown() error {
 	}
 	dump := goroutines()
 	for _, h := range found {
-		w.log.Error("handler ignores its cancelled context and is left behind", "job", h.ID, "kind", h.Kind, "attempt", h.Attempt, "running", since(h.started).Round(time.Millisecond), "stack", stackOf(dump, h.runner.Load()))
+		w.tell(slog.LevelError, "a handler ignores its cancelled context and is left behind", h.Claimed, "duration", since(h.started).Round(time.Millisecond), "stack", stackOf(dump, h.runner.Load()))
 		if tx := w.ledger.transaction(h); tx != nil {
 			tx.Cut() // its locks would last as long as the process
 		}

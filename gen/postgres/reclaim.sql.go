@@ -153,7 +153,7 @@ WITH lost AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
   FROM jobgen.wake w WHERE w.queue IN (SELECT back.queue FROM back)
 )
-SELECT back.id, back.queue, back.kind, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead
+SELECT back.id, back.queue, back.kind, back.attempt, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead
 FROM back WHERE (SELECT count(*) FROM woken) >= 0
 `
 
@@ -168,6 +168,7 @@ type ReclaimRow struct {
 	ID       int64
 	Queue    string
 	Kind     string
+	Attempt  int32
 	Crashes  int32
 	WorkerID uuid.UUID
 	Dead     bool
@@ -200,6 +201,7 @@ func (q *Queries) Reclaim(ctx context.Context, arg ReclaimParams) ([]ReclaimRow,
 			&i.ID,
 			&i.Queue,
 			&i.Kind,
+			&i.Attempt,
 			&i.Crashes,
 			&i.WorkerID,
 			&i.Dead,

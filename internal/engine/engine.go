@@ -314,6 +314,7 @@ type Lost struct {
 type Reclaimed struct {
 	ID          int64
 	Queue, Kind string
+	Attempt     int
 	Crashes     int
 	Worker      uuid.UUID
 	Dead        bool

@@ -61,9 +61,9 @@ There is no TLS and no password: put a proxy before it if others can reach it.`,
 			}
 			config.Log = slog.New(slog.NewTextHandler(c.Stderr, nil))
 			config.Explain = db.explain
-			config.Log.Info("metrics are served", "at", fmt.Sprintf("http://%s/metrics", l.Addr()), "database", db.target)
+			config.Log.Info("metrics are served", "address", fmt.Sprintf("http://%s/metrics", l.Addr()), "database", db.target)
 			err = exporter.New(postgres.Operator{Pool: db.pool}, config).Serve(ctx, l)
-			config.Log.Info("stopped", "error", err)
+			config.Log.Info("metrics are served no longer")
 			return err
 		},
 	}

@@ -61,7 +61,8 @@ func (c *cli) workersList() *cobra.Command {
           program is too old to say
   STUCK   of these, handlers that run on although their context has ended
   HOLDS   jobs that are its own: those that run, those that wait in its memory for
-          a slot (a second at most), and those whose outcome is being stored
+          a slot (a second at most), and those whose outcome is being stored; 100+:
+          more than were counted
   OLDEST  of these, what was claimed first, and how long ago
 
 Exit status 1 if no worker is alive.`,

@@ -375,7 +375,7 @@ func (s *Store) Reclaim(ctx context.Context, n, maxCrashes int, backoff time.Dur
 	rows, err := s.q.Reclaim(ctx, gen.ReclaimParams{N: int32(n), MaxCrashes: int32(maxCrashes), BackoffUs: backoff.Microseconds(), Orphans: orphans})
 	var out []engine.Reclaimed
 	for _, r := range rows {
-		out = append(out, engine.Reclaimed{ID: r.ID, Queue: r.Queue, Kind: r.Kind, Crashes: int(r.Crashes), Worker: r.WorkerID, Dead: r.Dead})
+		out = append(out, engine.Reclaimed{ID: r.ID, Queue: r.Queue, Kind: r.Kind, Attempt: int(r.Attempt), Crashes: int(r.Crashes), Worker: r.WorkerID, Dead: r.Dead})
 	}
 	return out, translate(err)
 }

@@ -102,5 +102,5 @@ WITH lost AS MATERIALIZED (
   SELECT pg_notify('jobgen_' || w.worker_id::text, '')
   FROM jobgen.wake w WHERE w.queue IN (SELECT back.queue FROM back)
 )
-SELECT back.id, back.queue, back.kind, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead
+SELECT back.id, back.queue, back.kind, back.attempt, back.crashes, back.worker_id::uuid AS worker_id, (back.status = 'dead')::bool AS dead
 FROM back WHERE (SELECT count(*) FROM woken) >= 0;
