@@ -35,7 +35,7 @@ func servedAt(t *testing.T, log io.Reader) (url string) {
 	t.Helper()
 	r := bufio.NewReader(log)
 	first, err := r.ReadString('\n')
-	m := regexp.MustCompile(`at=(http://\S+)`).FindStringSubmatch(first)
+	m := regexp.MustCompile(`address=(http://\S+)`).FindStringSubmatch(first)
 	if m == nil {
 		t.Fatalf("it does not say where it serves: %q, %v", first, err)
 	}
