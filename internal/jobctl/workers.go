@@ -222,7 +222,7 @@ func (c *cli) listWorkers(ctx context.Context, op postgres.Operator, all bool) e
 }
 
 func (c *cli) noteSlow() {
-	c.note("what workers hold could not be read within %s: vacuum is held up, as a rule by a long transaction; see `jobctl doctor`", heldTimeout)
+	c.note("what workers hold could not be read within %s: they hold very many jobs, or vacuum is held up by a long transaction; see `jobctl doctor`", heldTimeout)
 }
 
 var errSlow = errors.New("took too long")
