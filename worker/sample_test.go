@@ -123,7 +123,7 @@ func minutely(t *testing.T, pool *pgxpool.Pool, through *pgxpool.Pool, register 
 	clock.Advance(now.Truncate(time.Minute).Add(90 * time.Second).Sub(now))
 	through.Reset()
 	watched, tap := tapped(t, through)
-	w = start(t, watched, worker.Config{Lease: 600 * time.Millisecond}, register...)
+	w = start(t, watched, worker.Config{Lease: 2 * time.Second}, register...)
 	eventually(t, soon, "the worker has looked", func() bool { return len(tap.sent("Sample")) > 0 })
 	return w, clock, func() {
 		t.Helper()
@@ -211,7 +211,7 @@ func TestAFleetLooksOnceAMinute(t *testing.T) {
 	spec := kind("t.fleet")
 	first, clock, pass := minutely(t, pool, pool, stampers(pool, spec))
 	for range 3 {
-		start(t, pool, worker.Config{Lease: 600 * time.Millisecond}, stampers(pool, spec))
+		start(t, pool, worker.Config{Lease: 2 * time.Second}, stampers(pool, spec))
 	}
 	eventually(t, soon, "four workers are there", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.workers`) == 4 })
 	pass()
