@@ -583,7 +583,8 @@ const barWidth = 20
 
 // show tells on a terminal how far the run is.
 func (r *bulkRun) show() {
-	part, text := 0.0, ""
+	var part float64
+	var text string
 	took := time.Since(r.began)
 	if n := r.done + r.asked; r.tally.n > 0 {
 		part = float64(n) / float64(r.tally.n)

@@ -91,7 +91,7 @@ func (w *Walk) Next(ctx context.Context, most int) ([]int64, error) {
 	if w.route != "ids" {
 		n = w.n
 	}
-	began := time.Now()
+	began := time.Now() //nolint:forbidigo // an interval, which decides only how much the next step looks at
 	row, err := w.op.q().Walk(ctx, gen.WalkParams{
 		Route: w.route, N: int32(n), Most: int32(most), Low: w.low, High: w.high, Ids: orEmpty(w.ids[:min(n, len(w.ids))]),
 		Kinds: orEmpty(w.f.Kinds), Queues: orEmpty(w.f.Queues), Statuses: orEmpty(w.f.Statuses), Key: w.f.Key,
@@ -100,7 +100,7 @@ func (w *Walk) Next(ctx context.Context, most int) ([]int64, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	switch took := time.Since(began); {
+	switch took := time.Since(began); { //nolint:forbidigo // the same
 	case took < walkTime/2 && row.Looked >= int64(n):
 		w.n = min(w.n*2, walkMost)
 	case took > walkTime*2:
