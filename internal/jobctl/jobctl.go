@@ -46,6 +46,7 @@ others, and pauses queues. Whether all is well: jobctl status. What is going on
 now, and which way it moves: jobctl stats. Who is alive and runs what: jobctl
 workers; what ticks: jobctl schedules. What hurts, or is about to, and what to do
 about it: jobctl doctor. A throwaway Postgres to try it on: jobctl dev.
+Metrics for Prometheus: jobctl exporter.
 
 Database
   --database-url names it, else the environment variable DATABASE_URL, else the
