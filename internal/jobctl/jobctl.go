@@ -40,12 +40,12 @@ const (
 	exitDatabase = 3
 )
 
-const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows jobs
-with their whole history, revives dead ones, cancels, deletes and changes
+const manual = `Jobctl operates a live jobgen queue: it brings the schema up to date, shows
+jobs with their whole history, revives dead ones, cancels, deletes and changes
 others, and pauses queues. Whether all is well: jobctl status. What is going on
 now, and which way it moves: jobctl stats. Who is alive and runs what: jobctl
-workers; what ticks: jobctl schedules. What hurts, or is about to, and what to do
-about it: jobctl doctor. A throwaway Postgres to try it on: jobctl dev.
+workers; what ticks: jobctl schedules. What hurts, or is about to, and what to
+do about it: jobctl doctor. A throwaway Postgres to try it on: jobctl dev.
 Metrics for Prometheus: jobctl exporter.
 
 Database
