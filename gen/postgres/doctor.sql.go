@@ -1365,7 +1365,7 @@ func (q *Queries) DoctorWidths(ctx context.Context) ([]DoctorWidthsRow, error) {
 }
 
 const doctorWorkers = `-- name: DoctorWorkers :many
-SELECT w.id, w.host, w.pid, w.queues, w.kinds, w.versions::int[] AS versions, w.timeouts_us::bigint[] AS timeouts_us, w.skew_us, w.pooled, coalesce(w.stuck, 0)::int AS stuck,
+SELECT w.id, w.host, w.pid, w.queues, w.kinds, w.versions::int[] AS versions, w.timeouts_us::bigint[] AS timeouts_us, w.skew_us, w.pooled, coalesce(w.stuck, 0)::int AS stuck, coalesce(w.slots, 0)::int AS slots, coalesce(w.running, 0)::int AS running,
        (w.lost_at IS NULL AND w.lease_until > clock_timestamp())::bool AS live, (w.lost_at IS NOT NULL)::bool AS lost,
        (extract(epoch FROM w.lease_until - w.beat_at) * 1000000)::bigint AS lease_us,
        (extract(epoch FROM clock_timestamp() - w.beat_at) * 1000000)::bigint AS beat_us,
@@ -1385,6 +1385,8 @@ type DoctorWorkersRow struct {
 	SkewUs     *int64
 	Pooled     *bool
 	Stuck      int32
+	Slots      int32
+	Running    int32
 	Live       bool
 	Lost       bool
 	LeaseUs    int64
@@ -1414,6 +1416,8 @@ func (q *Queries) DoctorWorkers(ctx context.Context) ([]DoctorWorkersRow, error)
 			&i.SkewUs,
 			&i.Pooled,
 			&i.Stuck,
+			&i.Slots,
+			&i.Running,
 			&i.Live,
 			&i.Lost,
 			&i.LeaseUs,

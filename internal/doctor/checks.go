@@ -14,6 +14,7 @@ var checks = []check{
 	{"plans", "the hot statements use the indexes that are for them", (*visit).plans},
 	{"statistics", "the planner's statistics are of today", (*visit).statistics},
 	{"workers", "a live worker takes each job that waits", (*visit).workers},
+	{"direction", "no backlog grows without end", (*visit).direction},
 	{"paused", "no queue with work has been paused for long", (*visit).paused},
 	{"running", "each running job is some live worker's", (*visit).running},
 	{"leases", "no worker lost its lease although it lived", (*visit).leases},

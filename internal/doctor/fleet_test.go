@@ -187,3 +187,24 @@ func TestWhatIsNotPurgedOrKeptForEverIsFound(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestABacklogThatGrowsIsFoundAndOneThatShrinksIsNot(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.hire("kinds = '{grows,shrinks}', slots = 10, running = 10")
+	p.exec(`INSERT INTO jobgen.looks (minute, taken_at, newest_id, share) SELECT m, m + interval '1 second', 0, 1 FROM generate_series(date_trunc('minute', now()) - interval '15 minutes', date_trunc('minute', now()), '1 minute') m`)
+	p.exec(`INSERT INTO jobgen.samples (minute, queue, kind, arrived, succeeded, ready, scheduled, running, dead)
+		SELECT m, 'q', k.kind, k.arrived, k.succeeded, 0, 0, 0, 0 FROM generate_series(date_trunc('minute', now()) - interval '15 minutes', date_trunc('minute', now()), '1 minute') m,
+		(VALUES ('grows', 300, 100), ('shrinks', 100, 300)) k (kind, arrived, succeeded)`)
+	p.wait(2000, "q", "grows", 1, "10 minutes")
+	p.wait(2000, "q", "shrinks", 1, "10 minutes")
+	r := p.examine("direction")
+	p.in(r, "direction", doctor.Warning, "The backlog of the kind grows never drains", "queue q: 2,000 wait, the oldest for 10m", "300 a minute became due, and 100 left", "1 worker takes them, 100% of whose slots", "grows by 12,000 jobs an hour", "About 2 more workers")
+	if len(r.Findings) != 1 {
+		t.Errorf("%+v", r.Findings)
+	}
+	p.exec("DELETE FROM jobgen.looks")
+	if r := p.examine("direction"); len(r.Unchecked) != 2 || len(r.Healthy) != 0 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -19,6 +19,7 @@ type Limits struct {
 
 	Unhandled time.Duration // a job waits that no worker handles, and much longer
 	Forlorn   time.Duration
+	Backlog   time.Duration // the oldest of jobs that come faster than they leave has waited
 	Paused    time.Duration // a queue with work is paused
 	Orphaned  time.Duration // a job runs that no live worker has: upkeep mends that within a minute
 	Late      time.Duration // a schedule's tick
@@ -50,7 +51,7 @@ var Default = Limits{
 	Old: 10 * time.Minute, VeryOld: time.Hour, SlotAge: 1_000_000, SlotWAL: 1 << 30,
 	Dead: 50_000, ManyDead: 1_000_000, DeadRounds: 10, Unvacuumed: 10 * time.Minute, Slack: 1 << 30, Wraparound: 1_000_000_000,
 
-	Unhandled: time.Minute, Forlorn: 15 * time.Minute, Paused: time.Hour, Orphaned: 10 * time.Minute, Late: 5 * time.Minute, Lost: time.Hour,
+	Unhandled: time.Minute, Forlorn: 15 * time.Minute, Backlog: 5 * time.Minute, Paused: time.Hour, Orphaned: 10 * time.Minute, Late: 5 * time.Minute, Lost: time.Hour,
 	CutShare: 0.05, CutLeast: 10, FarRuns: 1000, FarFactor: 100, FarLeast: 10 * time.Minute,
 
 	Idle: 10 * time.Minute, LockWait: 5 * time.Second, LongWait: time.Minute, Connections: 0.8, Full: 0.95, Notify: 0.1, NotifyFull: 0.5,

@@ -138,7 +138,7 @@ SELECT coalesce(max(m.n), 0)::bigint AS ended FROM (
 
 -- name: DoctorWorkers :many
 -- DoctorWorkers lists the workers on record.
-SELECT w.id, w.host, w.pid, w.queues, w.kinds, w.versions::int[] AS versions, w.timeouts_us::bigint[] AS timeouts_us, w.skew_us, w.pooled, coalesce(w.stuck, 0)::int AS stuck,
+SELECT w.id, w.host, w.pid, w.queues, w.kinds, w.versions::int[] AS versions, w.timeouts_us::bigint[] AS timeouts_us, w.skew_us, w.pooled, coalesce(w.stuck, 0)::int AS stuck, coalesce(w.slots, 0)::int AS slots, coalesce(w.running, 0)::int AS running,
        (w.lost_at IS NULL AND w.lease_until > clock_timestamp())::bool AS live, (w.lost_at IS NOT NULL)::bool AS lost,
        (extract(epoch FROM w.lease_until - w.beat_at) * 1000000)::bigint AS lease_us,
        (extract(epoch FROM clock_timestamp() - w.beat_at) * 1000000)::bigint AS beat_us,
