@@ -811,14 +811,16 @@ func (q *Queries) DoctorRoleSettings(ctx context.Context) ([]DoctorRoleSettingsR
 }
 
 const doctorRunTimes = `-- name: DoctorRunTimes :many
+WITH s AS MATERIALIZED (
+  SELECT m.kind, m.succeeded, m.failed, m.timed_out, m.died, m.reclaimed, m.run_times FROM jobgen.samples m
+  WHERE m.minute > now() - $1::bigint * interval '1 microsecond'
+), b AS MATERIALIZED (
+  SELECT s.kind, r.i, sum(r.n) AS n FROM s CROSS JOIN LATERAL unnest(s.run_times) WITH ORDINALITY AS r(n, i) GROUP BY s.kind, r.i
+)
 SELECT s.kind, sum(s.succeeded)::bigint AS succeeded, sum(s.failed)::bigint AS failed, sum(s.timed_out)::bigint AS timed_out,
        sum(s.died)::bigint AS died, sum(s.reclaimed)::bigint AS reclaimed,
-       coalesce((SELECT array_agg(b.n ORDER BY b.i) FROM (
-         SELECT r.i, sum(r.n) AS n FROM jobgen.samples t CROSS JOIN LATERAL unnest(t.run_times) WITH ORDINALITY AS r(n, i)
-         WHERE t.kind = s.kind AND t.minute > now() - $1::bigint * interval '1 microsecond' GROUP BY r.i
-       ) b), '{}')::bigint[] AS run_times
-FROM jobgen.samples s WHERE s.minute > now() - $1::bigint * interval '1 microsecond'
-GROUP BY s.kind ORDER BY s.kind
+       coalesce((SELECT array_agg(b.n ORDER BY b.i) FROM b WHERE b.kind = s.kind), '{}')::bigint[] AS run_times
+FROM s GROUP BY s.kind ORDER BY s.kind
 `
 
 type DoctorRunTimesRow struct {
@@ -831,7 +833,7 @@ type DoctorRunTimesRow struct {
 	RunTimes  []int64
 }
 
-// DoctorRunTimes sums what has been counted since @since_us ago by kind.
+// DoctorRunTimes sums what has been counted since @since_us ago by kind, in one pass.
 func (q *Queries) DoctorRunTimes(ctx context.Context, sinceUs int64) ([]DoctorRunTimesRow, error) {
 	rows, err := q.db.Query(ctx, doctorRunTimes, sinceUs)
 	if err != nil {

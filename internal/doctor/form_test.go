@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/doctor"
 )
 
 // What doctor takes for the form of the schema is what the migrations make. After a change of a migration, write it anew:
@@ -45,5 +46,18 @@ func TestTheFormThatIsExpectedIsThatOfTheMigrations(t *testing.T) {
 	}
 	if b.String() != string(want) {
 		t.Errorf("the migrations make\n%s\nform.txt has\n%s\nwrite it anew with: go test ./internal/doctor -run Form -update", b.String(), want)
+	}
+}
+
+func TestEachCheckIsInTheDocumentation(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operating/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range doctor.Names() {
+		if !strings.Contains(string(page), "\n| `"+c.Check+"` | ") {
+			t.Errorf("%s is not in docs/operating/doctor.md", c.Check)
+		}
 	}
 }

@@ -188,3 +188,23 @@ func TestAChecksFailureIsItsOwn(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// All that is left to others under this lock is to read. A plan of a claim takes a claim's lock, and gives up at once.
+func TestADoctorOnlyReads(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.wait(10, "q", "k", 1, "0")
+	p.hire("")
+	c := p.session()
+	p.on(c, "BEGIN")
+	p.on(c, "LOCK TABLE "+value[string](p, "SELECT string_agg(oid::regclass::text, ', ') FROM pg_class WHERE relnamespace = 'jobgen'::regnamespace AND relkind = 'r'")+" IN EXCLUSIVE MODE")
+	r := p.examine()
+	if len(r.Unchecked) != 1 || r.Unchecked[0].Check != "plans" || !strings.Contains(r.Unchecked[0].Reason, "locked") {
+		t.Errorf("%+v", r.Unchecked)
+	}
+	for _, f := range r.Findings {
+		if f.Check != "settings" {
+			t.Error(show(f))
+		}
+	}
+}

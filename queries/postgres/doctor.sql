@@ -181,15 +181,17 @@ WHERE j.worker_id IS NOT NULL AND (j.claimed_at IS NULL OR j.claimed_at < clock_
 ORDER BY j.id LIMIT 1000;
 
 -- name: DoctorRunTimes :many
--- DoctorRunTimes sums what has been counted since @since_us ago by kind.
+-- DoctorRunTimes sums what has been counted since @since_us ago by kind, in one pass.
+WITH s AS MATERIALIZED (
+  SELECT m.kind, m.succeeded, m.failed, m.timed_out, m.died, m.reclaimed, m.run_times FROM jobgen.samples m
+  WHERE m.minute > now() - sqlc.arg(since_us)::bigint * interval '1 microsecond'
+), b AS MATERIALIZED (
+  SELECT s.kind, r.i, sum(r.n) AS n FROM s CROSS JOIN LATERAL unnest(s.run_times) WITH ORDINALITY AS r(n, i) GROUP BY s.kind, r.i
+)
 SELECT s.kind, sum(s.succeeded)::bigint AS succeeded, sum(s.failed)::bigint AS failed, sum(s.timed_out)::bigint AS timed_out,
        sum(s.died)::bigint AS died, sum(s.reclaimed)::bigint AS reclaimed,
-       coalesce((SELECT array_agg(b.n ORDER BY b.i) FROM (
-         SELECT r.i, sum(r.n) AS n FROM jobgen.samples t CROSS JOIN LATERAL unnest(t.run_times) WITH ORDINALITY AS r(n, i)
-         WHERE t.kind = s.kind AND t.minute > now() - sqlc.arg(since_us)::bigint * interval '1 microsecond' GROUP BY r.i
-       ) b), '{}')::bigint[] AS run_times
-FROM jobgen.samples s WHERE s.minute > now() - sqlc.arg(since_us)::bigint * interval '1 microsecond'
-GROUP BY s.kind ORDER BY s.kind;
+       coalesce((SELECT array_agg(b.n ORDER BY b.i) FROM b WHERE b.kind = s.kind), '{}')::bigint[] AS run_times
+FROM s GROUP BY s.kind ORDER BY s.kind;
 
 -- name: DoctorConnections :many
 -- DoctorConnections counts the sessions of clients, in all databases.
