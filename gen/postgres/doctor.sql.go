@@ -96,6 +96,39 @@ func (q *Queries) DoctorConnections(ctx context.Context) ([]DoctorConnectionsRow
 	return items, nil
 }
 
+const doctorCounts = `-- name: DoctorCounts :many
+SELECT m.kind, sum(m.died)::bigint AS died, sum(m.reclaimed)::bigint AS reclaimed FROM jobgen.samples m
+WHERE m.minute > now() - $1::bigint * interval '1 microsecond' AND (m.died > 0 OR m.reclaimed > 0)
+GROUP BY m.kind ORDER BY m.kind
+`
+
+type DoctorCountsRow struct {
+	Kind      string
+	Died      int64
+	Reclaimed int64
+}
+
+// DoctorCounts is DoctorRunTimes without how long attempts ran, which takes most of its time.
+func (q *Queries) DoctorCounts(ctx context.Context, sinceUs int64) ([]DoctorCountsRow, error) {
+	rows, err := q.db.Query(ctx, doctorCounts, sinceUs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DoctorCountsRow
+	for rows.Next() {
+		var i DoctorCountsRow
+		if err := rows.Scan(&i.Kind, &i.Died, &i.Reclaimed); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const doctorDead = `-- name: DoctorDead :many
 WITH RECURSIVE kinds AS (
   (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
@@ -103,7 +136,7 @@ WITH RECURSIVE kinds AS (
   SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
   FROM kinds k WHERE k.kind IS NOT NULL
 )
-SELECT k.kind::text AS kind, (SELECT count(*) FROM (SELECT FROM jobgen.jobs d WHERE d.dead AND d.kind = k.kind LIMIT 10000) c)::bigint AS n,
+SELECT k.kind::text AS kind, (SELECT count(*) FROM (SELECT FROM jobgen.jobs d WHERE d.dead AND d.kind = k.kind LIMIT 1000) c)::bigint AS n,
        j.id::bigint AS id, coalesce(left(j.last_error, 300), '')::text AS error, (extract(epoch FROM clock_timestamp() - coalesce(j.claimed_at, j.run_at)) * 1000000)::bigint AS ago_us, j.crashes::int AS crashes
 FROM kinds k CROSS JOIN LATERAL (
   SELECT d.id, d.last_error, d.claimed_at, d.run_at, d.crashes FROM jobgen.jobs d WHERE d.dead AND d.kind = k.kind ORDER BY d.id DESC LIMIT $1
@@ -120,7 +153,7 @@ type DoctorDeadRow struct {
 	Crashes int32
 }
 
-// DoctorDead reads the newest dead jobs of each kind, @n of each, and how many there are, up to ten thousand. Served by jobs_dead.
+// DoctorDead reads the newest dead jobs of each kind, @n of each, and how many there are, up to a thousand. Served by jobs_dead.
 func (q *Queries) DoctorDead(ctx context.Context, n int32) ([]DoctorDeadRow, error) {
 	rows, err := q.db.Query(ctx, doctorDead, n)
 	if err != nil {

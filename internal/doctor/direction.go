@@ -33,6 +33,7 @@ func (v *visit) direction() error {
 	if err != nil {
 		return err
 	}
+	var unknown []string
 	for _, l := range look.Levels {
 		if l.Ready == 0 || l.Oldest < v.limits.Backlog {
 			continue
@@ -58,7 +59,7 @@ func (v *visit) direction() error {
 		of := slices.DeleteFunc(slices.Clone(samples), func(s engine.Sample) bool { return s.Queue != l.Queue || s.Kind != l.Kind })
 		switch t := flow.Of(of, looks, l, crew, flow.Window); t.Verdict {
 		case flow.Unknown:
-			v.cannot("queue "+l.Queue+", kind "+l.Kind+": too little has been counted yet to tell which way it moves", "run it again in five minutes")
+			unknown = append(unknown, l.Kind)
 		case flow.Never:
 			f := v.find(Warning, "The backlog of the kind %s never drains at this rate", l.Kind).
 				saw("queue %s: %s wait, the oldest for %s", l.Queue, num(l.Ready), age(l.Oldest)).
@@ -74,6 +75,9 @@ func (v *visit) direction() error {
 				f.do("The workers have slots to spare, so it is not for want of them: see whether they wait for a lock (check locks), for the database, or give attempts back as failed.")
 			}
 		}
+	}
+	if len(unknown) > 0 {
+		v.cannot("too little has been counted yet to tell which way backlogs move, of the kinds "+list(unknown), "run it again when workers have been counting for five minutes")
 	}
 	return nil
 }

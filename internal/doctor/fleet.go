@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
@@ -33,13 +35,27 @@ func atLeast(n int64) string {
 	return num(n)
 }
 
+// heads are the longest waiting jobs of each queue, none if they cannot be had in time: while a snapshot is held, the entries of
+// what has been finished lie before them.
+func (v *visit) heads() (heads []gen.DoctorHeadsRow, err error) {
+	err = pgx.BeginFunc(v.ctx, v.tx, func(tx pgx.Tx) error {
+		heads, err = gen.New(tx).DoctorHeads(v.ctx, headRows)
+		return err
+	})
+	if err != nil && v.ctx.Err() == nil {
+		v.cannot("the jobs that have waited longest, and the versions of their payloads: "+explain(err, v.limits.Time), remedy(err, v.server.Role))
+		return nil, nil
+	}
+	return heads, err
+}
+
 // workers: what nobody takes comes to be what has waited longest.
 func (v *visit) workers() error {
 	all, err := v.q.DoctorWorkers(v.ctx)
 	if err != nil {
 		return err
 	}
-	heads, err := v.q.DoctorHeads(v.ctx, headRows)
+	heads, err := v.heads()
 	if err != nil {
 		return err
 	}
@@ -124,7 +140,7 @@ func (v *visit) paused() error {
 	if err != nil || len(paused) == 0 {
 		return err
 	}
-	heads, err := v.q.DoctorHeads(v.ctx, headRows)
+	heads, err := v.heads()
 	if err != nil {
 		return err
 	}
@@ -302,7 +318,7 @@ func (v *visit) crashes() error {
 	if err != nil {
 		return err
 	}
-	hour, err := v.q.DoctorRunTimes(v.ctx, v.limits.Lost.Microseconds())
+	hour, err := v.q.DoctorCounts(v.ctx, v.limits.Lost.Microseconds())
 	if err != nil {
 		return err
 	}
@@ -366,7 +382,7 @@ func (v *visit) deadJobs() error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	day, err := v.q.DoctorRunTimes(v.ctx, (24 * time.Hour).Microseconds())
+	day, err := v.q.DoctorCounts(v.ctx, (24 * time.Hour).Microseconds())
 	if err != nil {
 		return err
 	}
@@ -374,19 +390,22 @@ func (v *visit) deadJobs() error {
 		name          string
 		n, last, died int64
 		errors        map[string]int
+		example       map[string]string // the newest of a sort
 		read          int
-		example       gen.DoctorDeadRow
 	}
 	var all []*kind
 	for _, r := range rows {
 		i := slices.IndexFunc(all, func(k *kind) bool { return k.name == r.Kind })
 		if i < 0 {
-			all, i = append(all, &kind{name: r.Kind, n: r.N, last: r.AgoUs, errors: map[string]int{}}), len(all)
+			all, i = append(all, &kind{name: r.Kind, n: r.N, last: r.AgoUs, errors: map[string]int{}, example: map[string]string{}}), len(all)
 		}
 		k := all[i]
 		k.last = min(k.last, r.AgoUs)
 		k.read++
-		k.errors[sortOf(r.Error)]++
+		sort := sortOf(r.Error)
+		if k.errors[sort]++; k.errors[sort] == 1 {
+			k.example[sort], _, _ = strings.Cut(strings.TrimSpace(r.Error), "\n")
+		}
 	}
 	severity := Note
 	var total int64
@@ -415,13 +434,13 @@ func (v *visit) deadJobs() error {
 			}
 		}
 		line := fmt.Sprintf("kind %s: %s, the last %s ago", k.name, num(k.n), age(us(k.last)))
-		if k.n >= 10_000 {
-			line = fmt.Sprintf("kind %s: 10,000 or more, the last %s ago", k.name, age(us(k.last)))
+		if k.n >= 1000 {
+			line = fmt.Sprintf("kind %s: 1,000 or more, the last %s ago", k.name, age(us(k.last)))
 		}
 		if k.died > 0 {
 			line += fmt.Sprintf(", %s in the last day", num(k.died))
 		}
-		f = f.saw("%s", line).saw("  %d of the newest %d: %s", k.errors[common], k.read, clip(common, 120))
+		f = f.saw("%s", line).saw("  %d of the newest %d like: %s", k.errors[common], k.read, clip(k.example[common], 120))
 	}
 	top := argument(all[0].name)
 	f.so("They stay until somebody decides about them; each is a row that backups and vacuums carry along.").

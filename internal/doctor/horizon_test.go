@@ -87,8 +87,8 @@ func TestReplicationSlotsAndPreparedTransactionsAreFoundAndRemoved(t *testing.T)
 	t.Run("a slot that nobody uses", func(t *testing.T) {
 		p.exec("SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
 		p.healthy("horizon")
-		p.limits.SlotWAL = 1000
 		p.finish(3000)
+		p.limits.SlotWAL = value[int64](p, "SELECT (pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) / 2)::bigint FROM pg_replication_slots")
 		f := p.finds("horizon", doctor.Warning, "makes the server keep WAL", "logical slot left_over, not in use", "none of jobgen's tables", "pg_drop_replication_slot('left_over')", "set up anew")
 		p.cured(f)
 		p.limits.SlotWAL = doctor.Default.SlotWAL

@@ -15,6 +15,9 @@ import (
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
+// findingsShown is how many findings of one check are shown in full.
+const findingsShown = 8
+
 func (c *cli) doctor() *cobra.Command {
 	var only []string
 	var names []string
@@ -122,7 +125,11 @@ func (c *cli) writeReport(w io.Writer, r *doctor.Report) {
 		}
 	}
 	wrapTo(w, width, "", "", strings.Join(parts, ", ")+"; "+r.Server+", "+r.Now.In(c.Zone).Format(time.DateTime+" -07:00"))
+	shown := map[string]int{}
 	for _, f := range r.Findings {
+		if shown[f.Check]++; shown[f.Check] > findingsShown {
+			continue
+		}
 		fmt.Fprintln(w)
 		mark := strings.ToUpper(string(f.Severity))
 		wrapTo(w, width, fmt.Sprintf("%-8s  ", mark), "          ", f.Title+" ["+f.Check+"]")
@@ -150,9 +157,15 @@ func (c *cli) writeReport(w io.Writer, r *doctor.Report) {
 			}
 		}
 	}
+	for _, n := range doctor.Names() {
+		if more := shown[n.Check] - findingsShown; more > 0 {
+			fmt.Fprintln(w)
+			wrapTo(w, width, "", "  ", fmt.Sprintf("… and %s of the check %s; --json shows all", count(more, "more finding", "more findings"), n.Check))
+		}
+	}
 	for _, u := range r.Unchecked {
 		fmt.Fprintln(w)
-		wrapTo(w, width, "NOT CHECKED  ", "  ", u.Check+": "+u.Reason)
+		wrapTo(w, width, "NOT CHECKED  ", "  ", u.Check+": "+firstLine(u.Reason))
 		if u.Remedy != "" {
 			wrapTo(w, width, "  do: ", "      ", u.Remedy)
 		}

@@ -131,3 +131,16 @@ func TestDoctorsTextOfStrangersCannotActOnATerminal(t *testing.T) {
 		t.Error(fmt.Sprint(o.out))
 	}
 }
+
+func TestDoctorShowsAFewFindingsOfEachCheckAndCountsTheRest(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	q.worker()
+	q.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, run_at) SELECT 'q', 'k' || i, '{}', clock_timestamp() - interval '5 minutes' FROM generate_series(1, 50) i`)
+	q.ctl("doctor", "--only", "workers").want(1, "50 warnings", "… and 42 more findings of the check workers; --json shows all").clean(80)
+	var v struct{ Findings []doctor.Finding }
+	q.ctl("doctor", "--only", "workers", "--json").decode(&v)
+	if len(v.Findings) != 50 {
+		t.Errorf("%d findings", len(v.Findings))
+	}
+}

@@ -193,6 +193,12 @@ SELECT s.kind, sum(s.succeeded)::bigint AS succeeded, sum(s.failed)::bigint AS f
        coalesce((SELECT array_agg(b.n ORDER BY b.i) FROM b WHERE b.kind = s.kind), '{}')::bigint[] AS run_times
 FROM s GROUP BY s.kind ORDER BY s.kind;
 
+-- name: DoctorCounts :many
+-- DoctorCounts is DoctorRunTimes without how long attempts ran, which takes most of its time.
+SELECT m.kind, sum(m.died)::bigint AS died, sum(m.reclaimed)::bigint AS reclaimed FROM jobgen.samples m
+WHERE m.minute > now() - sqlc.arg(since_us)::bigint * interval '1 microsecond' AND (m.died > 0 OR m.reclaimed > 0)
+GROUP BY m.kind ORDER BY m.kind;
+
 -- name: DoctorConnections :many
 -- DoctorConnections counts the sessions of clients, in all databases.
 SELECT coalesce(nullif(a.application_name, ''), '(no application_name)')::text AS application, count(*)::int AS n
@@ -261,14 +267,14 @@ SELECT k.kind::text AS kind, count(*)::bigint AS n, coalesce((extract(epoch FROM
 ) k GROUP BY 1 ORDER BY 2 DESC;
 
 -- name: DoctorDead :many
--- DoctorDead reads the newest dead jobs of each kind, @n of each, and how many there are, up to ten thousand. Served by jobs_dead.
+-- DoctorDead reads the newest dead jobs of each kind, @n of each, and how many there are, up to a thousand. Served by jobs_dead.
 WITH RECURSIVE kinds AS (
   (SELECT d.kind FROM jobgen.jobs d WHERE d.dead ORDER BY d.kind LIMIT 1)
   UNION ALL
   SELECT (SELECT d.kind FROM jobgen.jobs d WHERE d.dead AND d.kind > k.kind ORDER BY d.kind LIMIT 1)
   FROM kinds k WHERE k.kind IS NOT NULL
 )
-SELECT k.kind::text AS kind, (SELECT count(*) FROM (SELECT FROM jobgen.jobs d WHERE d.dead AND d.kind = k.kind LIMIT 10000) c)::bigint AS n,
+SELECT k.kind::text AS kind, (SELECT count(*) FROM (SELECT FROM jobgen.jobs d WHERE d.dead AND d.kind = k.kind LIMIT 1000) c)::bigint AS n,
        j.id::bigint AS id, coalesce(left(j.last_error, 300), '')::text AS error, (extract(epoch FROM clock_timestamp() - coalesce(j.claimed_at, j.run_at)) * 1000000)::bigint AS ago_us, j.crashes::int AS crashes
 FROM kinds k CROSS JOIN LATERAL (
   SELECT d.id, d.last_error, d.claimed_at, d.run_at, d.crashes FROM jobgen.jobs d WHERE d.dead AND d.kind = k.kind ORDER BY d.id DESC LIMIT @n
