@@ -138,9 +138,12 @@ func Start(config pgconn.Config) (*Proxy, error) {
 	return p, nil
 }
 
+// Addr is where the proxy listens, for clients in other processes.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
 // Dial connects to the proxy, whatever the address: it is for a pool's ConnConfig.DialFunc.
 func (p *Proxy) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "tcp", p.listener.Addr().String())
+	return (&net.Dialer{}).DialContext(ctx, "tcp", p.Addr())
 }
 
 // Close ends all connections and the proxy.
