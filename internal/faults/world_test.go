@@ -92,7 +92,8 @@ func (w *world) shape(index, count int) process {
 	random := rand.New(rand.NewPCG(w.seed, uint64(index)<<32|uint64(count)))
 	name := fmt.Sprintf("w%d.%d", index, count)
 	p := process{Name: name, URL: w.url, Proxy: w.proxies[index].Addr(), History: filepath.Join(w.folder, name+".json"),
-		Conns: int32(4 + random.IntN(8)), Slots: 1 + random.IntN(40), Kinds: 6, Quotas: random.IntN(4) == 0}
+		Conns: int32(4 + random.IntN(8)), Slots: 1 + random.IntN(40), Kinds: 6}
+	p.Quotas = p.Slots > 5 && random.IntN(4) == 0
 	if index > 0 && random.IntN(4) == 0 {
 		p.Kinds = 3 + random.IntN(3)
 	}
