@@ -19,6 +19,7 @@ var (
 	keepFlag = flag.String("faults.log", "", "write what the workers log to this file")
 	// Retries, leases, a claim that was lost in a connection that is dead: what work may take when nothing is wrong any more.
 	patienceFlag = flag.Duration("faults.patience", 90*time.Second, "how long after the last fault all work must have ended")
+	forgetFlag   = flag.Bool("faults.forgetful", false, "the server forgets its last moments when it crashes (synchronous_commit and fsync off)")
 	placeFlag    = flag.Int("faults.workers", 4, "worker processes at once")
 )
 

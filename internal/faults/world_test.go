@@ -58,7 +58,7 @@ func open(t testing.TB, seed uint64, places int) *world {
 	check(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	w.log = file
-	w.server, err = pgserver.Start(ctx, pgserver.Options{IgnoreDatabaseURL: true, Durable: true, Label: "faults", Settings: map[string]string{"max_connections": "200"}})
+	w.server, err = pgserver.Start(ctx, pgserver.Options{IgnoreDatabaseURL: true, Durable: !*forgetFlag, Label: "faults", Settings: map[string]string{"max_connections": "200"}})
 	check(t, err)
 	t.Cleanup(func() { _ = w.server.Close() })
 	w.url, _, err = w.server.CreateDatabase(ctx, "")
