@@ -60,10 +60,8 @@ func TestSettingsThatTheQueueDoesNotBearAreFoundWhereverTheyAreSet(t *testing.T)
 	}
 	// A worker's role is found by its sessions.
 	p.exec("ALTER ROLE " + name + " SET statement_timeout = '1s'")
-	config := app.Config().ConnConfig.Copy()
 	q := &patient{t, app, p.limits}
 	q.session("application_name", "jobgen worker")
-	_ = config
 	p.finds("settings", doctor.Warning, "statement_timeout is 1s", "role "+name)
 }
 
@@ -73,10 +71,10 @@ func TestWhatRolesLackIsFoundAndGranted(t *testing.T) {
 	p.healthy("permissions")
 	reader := p.role("SELECT")
 	pool := p.as(reader)
-	f := p.in(p.examineBy(pool, "permissions"), "permissions", doctor.Note, "may look, and change nothing", "missing: INSERT ON TABLE", "missing: USAGE ON SEQUENCE fence, job_id", "jobs requeue")
+	p.in(p.examineBy(pool, "permissions"), "permissions", doctor.Note, "may look, and change nothing", "missing: INSERT ON TABLE", "missing: USAGE ON SEQUENCE fence, job_id", "jobs requeue")
 	q := &patient{t, pool, p.limits}
 	q.session("application_name", "jobgen worker")
-	f = p.finds("permissions", doctor.Critical, "The workers' role "+reader+" lacks permissions", "jobs are not claimed")
+	f := p.finds("permissions", doctor.Critical, "The workers' role "+reader+" lacks permissions", "jobs are not claimed")
 	p.cured(f)
 
 	stranger := p.role("")
@@ -136,7 +134,9 @@ func TestARowThatSomebodyKeepsLockedIsFoundByWhoWaitsForIt(t *testing.T) {
 	}()
 	p.until("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'waiter' AND datname = current_database())")
 	p.cured(p.finds("locks", doctor.Warning, "waiter, waits for", "holder, idle in transaction"))
-	<-ended
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestSessionsThatIdleInATransactionAreFoundAndEnded(t *testing.T) {

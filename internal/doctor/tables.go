@@ -372,10 +372,10 @@ func (v *visit) deadRows() error {
 		}
 		f = f.so("The table and its indexes grow, and claims get dearer.").sql("Does it once. Jobs go on.", vacuum)
 		if most, _ := strconv.Atoi(settings["autovacuum_max_workers"]); len(vacuums) >= most && most > 0 {
-			f = f.saw("all %d autovacuum workers are busy, for %s: %s", most, age(us(vacuums[0].ForUs)), vacuums[0].Query).
+			f.saw("all %d autovacuum workers are busy, for %s: %s", most, age(us(vacuums[0].ForUs)), vacuums[0].Query).
 				sql("More workers, after a restart of the server; they share the cost limit, so raise that too.", fmt.Sprintf("ALTER SYSTEM SET autovacuum_max_workers = %d;\nALTER SYSTEM SET autovacuum_vacuum_cost_limit = 2000;\nSELECT pg_reload_conf();", 2*most))
 		} else {
-			f = f.do("Find out why: is autovacuum on (see the check autovacuum)? Does somebody lock the table again and again (see the server's log for \"canceling autovacuum task\")?")
+			f.do("Find out why: is autovacuum on (see the check autovacuum)? Does somebody lock the table again and again (see the server's log for \"canceling autovacuum task\")?")
 		}
 	}
 	return nil
