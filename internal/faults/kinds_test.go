@@ -34,6 +34,5 @@ func byTens(k *jobs.KeyBuilder, w work) { k.Int(w.N / 10) }
 
 var (
 	queues        = []string{"a", "b", "l"}
-	recorded      = map[string]bool{result.Kind: true, keyed.Kind: true, once.Kind: true}
 	transactional = map[string]bool{inTx.Kind: true, once.Kind: true, locked.Kind: true}
 )

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -144,7 +143,6 @@ type handlers struct {
 	process *process
 	mu      sync.Mutex
 	file    *os.File
-	count   atomic.Int64
 }
 
 func (h *handlers) write(e event) error {

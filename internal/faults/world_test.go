@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -277,16 +276,4 @@ func (w *world) history() (events []event) {
 		_ = file.Close()
 	}
 	return events
-}
-
-// tail is the end of what the processes logged about a job or a process.
-func (w *world) tail(about string) string {
-	b, _ := os.ReadFile(filepath.Join(w.folder, "workers.log"))
-	var out []string
-	for line := range strings.Lines(string(b)) {
-		if strings.Contains(line, about) {
-			out = append(out, line)
-		}
-	}
-	return strings.Join(out[max(len(out)-20, 0):], "")
 }

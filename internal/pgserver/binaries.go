@@ -232,7 +232,7 @@ func (l *local) initdb(ctx context.Context, locale string) error {
 		if err := os.WriteFile(file, []byte(l.password+"\n"), 0o600); err != nil {
 			return err
 		}
-		defer os.Remove(file)
+		defer func() { _ = os.Remove(file) }()
 		if l.credential != nil {
 			if err := os.Chown(file, int(l.credential.Uid), int(l.credential.Gid)); err != nil {
 				return err

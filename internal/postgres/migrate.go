@@ -196,7 +196,8 @@ const (
 func lockMigrations(ctx context.Context, pool *pgxpool.Pool, waiting func(error)) (pgx.Tx, error) {
 	tick := time.NewTicker(lockEvery)
 	defer tick.Stop()
-	say := time.Now().Add(lockQuiet)
+	say := time.NewTimer(lockQuiet)
+	defer say.Stop()
 	for {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
@@ -209,13 +210,12 @@ func lockMigrations(ctx context.Context, pool *pgxpool.Pool, waiting func(error)
 		if err = errors.Join(err, tx.Rollback(context.WithoutCancel(ctx))); err != nil {
 			return nil, err
 		}
-		if time.Now().After(say) {
-			say = time.Now().Add(lockAgain)
+		select {
+		case <-say.C:
+			say.Reset(lockAgain)
 			if other, err := gen.New(pool).MigrationLock(ctx); err == nil {
 				waiting(migratesToo(other))
 			}
-		}
-		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
