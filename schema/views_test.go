@@ -87,11 +87,14 @@ func furnish(t *testing.T, pool *pgxpool.Pool) {
 		VALUES (7, 'cancelled', 'mail', 'mail.send', 1, 0, 0, '{}', now() - interval '1 hour', now() + interval '1 day', 'not wanted')`)
 	exec(t, pool, `INSERT INTO jobgen.queues (name, paused_at) VALUES ('mail', now())`)
 	exec(t, pool, `INSERT INTO jobgen.looks (minute, newest_id, share) VALUES (date_trunc('minute', now()) - interval '10 minutes', 0, 1), (date_trunc('minute', now()) - interval '1 minute', 4, 0.5)`)
+	// Of the minute before the look, only what has come and gone is counted yet; that does not count.
 	exec(t, pool, `INSERT INTO jobgen.samples (minute, queue, kind, arrived, succeeded, failed, died, cancelled, reclaimed, run_us, ready, scheduled, running, dead, oldest_us) VALUES
 		(date_trunc('minute', now()) - interval '10 minutes', 'old', 'old.kind', 1000, 1000, 0, 0, 0, 0, 0, 77, 0, 0, 0, 1),
-		(date_trunc('minute', now()) - interval '1 minute', 'mail', 'mail.send', 20, 5, 3, 2, 3, 1, 4000000, 12, 4, 1, 1, 90000000),
-		(date_trunc('minute', now()) - interval '2 minutes', 'mail', 'mail.send', 5, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL),
-		(date_trunc('minute', now()) - interval '2 minutes', 'mail', 'mail.lock', 0, 10, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL),
+		(date_trunc('minute', now()) - interval '1 minute', 'mail', 'mail.send', 7, 7, 0, 0, 0, 0, 4000000, 12, 4, 1, 1, 90000000),
+		(date_trunc('minute', now()) - interval '2 minutes', 'mail', 'mail.send', 7, 70, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL),
+		(date_trunc('minute', now()) - interval '3 minutes', 'mail', 'mail.send', 20, 5, 3, 2, 3, 1, 0, NULL, NULL, NULL, NULL, NULL),
+		(date_trunc('minute', now()) - interval '7 minutes', 'mail', 'mail.send', 5, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL),
+		(date_trunc('minute', now()) - interval '3 minutes', 'mail', 'mail.lock', 0, 10, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL),
 		('-infinity', 'mail', 'mail.send', 1000, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL)`)
 }
 
@@ -108,7 +111,7 @@ func TestTheViewsMeanWhatThePageSays(t *testing.T) {
 		`SELECT concat_ws(' ', job_id, queue, kind, key, attempts, crashes, error, now() - died_at BETWEEN '23 hours' AND '25 hours') FROM jobgen.dead`:                                   "3 mail mail.send 3 0 no such mailbox t",
 		`SELECT concat_ws(' ', job_id, queue, kind, key, attempt, running_for >= '0 s', host, pid, lease_left > '59 min') FROM jobgen.running ORDER BY job_id`:                            "2 mail mail.send 1 t web-1 7 t\n4 mail mail.lock 1 t web-1 7 t",
 		`SELECT concat_ws(' ', state, host, pid, build, queues, kinds, slots, running, stuck) FROM jobgen.fleet ORDER BY host`:                                                            "alive web-1 7 v1 {mail} {mail.send} 10 1 0\nlost web-2 8 v1 {mail} {mail.send} 0",
-		`SELECT concat_ws(' ', queue, kind, arrived, succeeded, failed, died, reclaimed, run_time, ready, oldest) FROM jobgen.minutes WHERE minute > now() - interval '5 min' ORDER BY 1`: "mail mail.lock 0 10 0 0 0 00:00:00\nmail mail.send 20 5 3 2 1 00:00:04 12 00:01:30\nmail mail.send 5 0 0 0 0 00:00:00",
+		`SELECT concat_ws(' ', queue, kind, arrived, succeeded, failed, died, reclaimed, run_time, ready, oldest) FROM jobgen.minutes WHERE minute > now() - interval '5 min' ORDER BY 1`: "mail mail.lock 0 10 0 0 0 00:00:00\nmail mail.send 20 5 3 2 1 00:00:00\nmail mail.send 7 7 0 0 0 00:00:04 12 00:01:30\nmail mail.send 7 70 0 0 0 00:00:00",
 		`SELECT concat_ws(' ', event, attempt, took, detail) FROM jobgen.history(1)`:                                                                                                      "ready 0\nenqueued mail.send in mail, key k",
 		`SELECT concat_ws(' ', event, attempt, took, detail) FROM jobgen.history(3) WHERE event <> 'enqueued'`:                                                                            "failed 3 01:00:00 no such mailbox\ndead 3 out of attempts; jobctl jobs requeue 3 gives it a fresh start",
 		`SELECT concat_ws(' ', event, left(detail, 23)) FROM jobgen.history(5)`:                                                                                                           "recorded the result is kept unti",
@@ -121,8 +124,18 @@ func TestTheViewsMeanWhatThePageSays(t *testing.T) {
 		}
 	}
 	exec(t, pool, `UPDATE jobgen.looks SET taken_at = taken_at - interval '10 minutes'`)
-	if got := texts(t, pool, `SELECT kind FROM jobgen.overview WHERE in_per_minute IS NULL AND out_per_minute = 2 ORDER BY 1`); len(got) != 2 {
+	if got := texts(t, pool, `SELECT kind FROM jobgen.overview WHERE in_per_minute IS NULL AND out_per_minute >= 2 ORDER BY 1`); len(got) != 2 {
 		t.Errorf("without a look, what came is known for %q", got)
+	}
+}
+
+// A column of jobs that no view names can be dropped, by a later migration.
+func TestTheViewsHoldNoColumnThatTheyDoNotShow(t *testing.T) {
+	t.Parallel()
+	got := strings.Join(texts(t, jobtest.DB(t), `SELECT DISTINCT column_name::text FROM information_schema.view_column_usage
+		WHERE view_schema = 'jobgen' AND table_schema = 'jobgen' AND table_name = 'jobs' ORDER BY 1`), " ")
+	if want := "attempt claimed_at crashes created_at dead fence id key kind last_error queue run_at status worker_id"; got != want {
+		t.Errorf("the views use %s, want %s", got, want)
 	}
 }
 

@@ -126,16 +126,42 @@ func (q *Queries) LookCancelled(ctx context.Context, arg LookCancelledParams) ([
 }
 
 const lookTurn = `-- name: LookTurn :one
-SELECT (NOT EXISTS (SELECT FROM jobgen.looks l WHERE l.minute >= date_trunc('minute', now()))
+SELECT ((NOT EXISTS (SELECT FROM jobgen.looks l WHERE l.minute >= date_trunc('minute', now()))
+         OR EXISTS (SELECT FROM jobgen.looks l WHERE l.minute > now() + interval '1 minute'))
         AND pg_try_advisory_xact_lock(hashtextextended('jobgen.look', 0)))::bool AS turn
 `
 
-// LookTurn tells whether the look of this minute is still to be taken, and by nobody else at this moment.
+// LookTurn tells whether the look of this minute is still to be taken, and by nobody else at this moment. If there is one from ahead,
+// the clock was set back, and this minute has come again.
 func (q *Queries) LookTurn(ctx context.Context) (bool, error) {
 	row := q.db.QueryRow(ctx, lookTurn)
 	var turn bool
 	err := row.Scan(&turn)
 	return turn, err
+}
+
+const mendLooks = `-- name: MendLooks :exec
+WITH ahead AS (
+  DELETE FROM jobgen.looks l
+  WHERE l.minute >= date_trunc('minute', now()) AND EXISTS (SELECT FROM jobgen.looks o WHERE o.minute > now() + interval '1 minute')
+  RETURNING l.minute, l.newest_id, l.share
+), last AS (
+  SELECT a.newest_id, a.share, date_trunc('minute', now()) - row_number() OVER (ORDER BY a.minute DESC) * interval '1 minute' AS minute
+  FROM ahead a ORDER BY a.minute DESC LIMIT 2
+), again AS (
+  DELETE FROM jobgen.samples s WHERE s.minute > now() - interval '7 minutes' AND s.summed
+)
+INSERT INTO jobgen.looks (minute, taken_at, newest_id, share)
+SELECT last.minute, last.minute, last.newest_id, last.share FROM last
+ON CONFLICT (minute) DO UPDATE SET taken_at = EXCLUDED.taken_at, newest_id = EXCLUDED.newest_id, share = EXCLUDED.share
+`
+
+// MendLooks does nothing unless the clock was set back. Looks from ahead would be the last ones until it is as late again: they go, and the last two
+// of them stand for those of the last two minutes, since what they say of ids goes on to be true. So do samples that have been
+// summed of minutes that are counted into again: what was added to them would be in no sum. Served by the primary keys.
+func (q *Queries) MendLooks(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, mendLooks)
+	return err
 }
 
 const putLook = `-- name: PutLook :execrows

@@ -18,7 +18,7 @@ type Verdict string
 
 const (
 	Empty   Verdict = "empty"   // none is
-	Unknown Verdict = "unknown" // too little has been counted yet: it takes four minutes
+	Unknown Verdict = "unknown" // too little has been counted yet: it takes four minutes; or none has left, and none has been waiting for two
 	Steady  Verdict = "steady"  // as many become due as leave, as far as can be told; or less waits than leaves in a minute
 	Drains  Verdict = "drains"  // in Trend.Drain
 	Never   Verdict = "never"   // more become due than leave, or none leaves
@@ -55,6 +55,9 @@ const sure = 2
 // onTime is how late in its minute a look may be taken for counts by the minute to be compared with it.
 const onTime = 15 * time.Second
 
+// uncounted is for how long nothing has been counted yet of what happens, as a rule.
+const uncounted = 2 * time.Minute
+
 // century is the longest time to drain: beyond it the figure says nothing.
 const century = 100 * 365 * 24 * time.Hour
 
@@ -72,6 +75,7 @@ func Of(samples []engine.Sample, looks []engine.Look, level engine.Level, crew C
 	case level.Ready == 0:
 		t.Verdict = Empty
 	case !known:
+	case t.Out == 0 && level.Oldest < uncounted: // what waits may have come since
 	case t.Out == 0:
 		t.Verdict = Never
 	case t.Due-t.Out > chance(t, minutes):
@@ -148,7 +152,7 @@ func chance(t Trend, minutes float64) float64 {
 // more asks how many workers it takes for as many jobs to leave as become due, if each does what a busy one does now.
 func more(t Trend, crew Crew) int {
 	busy := crew.Busy
-	if busy <= 0 || busy > 1 {
+	if !(busy > 0 && busy <= 1) { // NaN likewise
 		busy = 1
 	}
 	need := math.Ceil(float64(crew.Workers)*busy*t.Due/t.Out - 1e-9)

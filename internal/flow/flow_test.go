@@ -90,12 +90,23 @@ func TestTrend(t *testing.T) {
 		{"hardly anything leaves", append(steady(11, 0, 0), engine.Sample{Minute: minute(3), Succeeded: math.MaxInt32}), looked(upto(11)...), math.MaxInt64, four,
 			"drains; in 0 due 0 out 2.147e+08, growth -1.288e+10/h, over 10m0s, drains in " + (100 * 365 * 24 * time.Hour).String()},
 	} {
-		level := engine.Level{Ready: c.ready}
+		level := engine.Level{Ready: c.ready, Oldest: time.Hour}
 		if got := show(flow.Of(c.samples, c.looks, level, c.crew, flow.Window)); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
 	}
 	if got := flow.Of(dying, looked(upto(11)...), engine.Level{Ready: 1}, four, flow.Window); got.Reclaims != 3 || got.Failed != 12 {
+		t.Errorf("%+v", got)
+	}
+	// The first jobs after a quiet night, and those of slow handlers, have only come: nobody is to be woken for them.
+	for _, samples := range [][]engine.Sample{nil, steady(11, 1, 0)} {
+		for oldest, want := range map[time.Duration]flow.Verdict{time.Minute: flow.Unknown, 3 * time.Minute: flow.Never} {
+			if got := flow.Of(samples, looked(upto(11)...), engine.Level{Ready: 5, Oldest: oldest}, four, flow.Window); got.Verdict != want {
+				t.Errorf("nothing has left, and the oldest has waited for %s: %s", oldest, got.Verdict)
+			}
+		}
+	}
+	if got := flow.Of(steady(11, 150, 100), looked(upto(11)...), engine.Level{Ready: 1000}, flow.Crew{Workers: 4, Busy: math.NaN()}, flow.Window); got.More != 2 {
 		t.Errorf("%+v", got)
 	}
 	// A look in a minute's middle, as when the first worker starts, begins no series.

@@ -63,6 +63,9 @@ func (s *Store) Look(ctx context.Context) (taken bool, err error) {
 		if taken, err = q.LookTurn(ctx); err != nil || !taken {
 			return err
 		}
+		if err := q.MendLooks(ctx); err != nil {
+			return err
+		}
 		l, whole, err := look(ctx, tx, lookWhole, lookPages)
 		if err != nil {
 			return err

@@ -240,6 +240,41 @@ func (f *fixture) now() postgres.Look {
 	return l
 }
 
+// A clock that is set back: looks are taken as before, what arrives is counted once, and what is counted into minutes that have been
+// summed is not missing from the totals.
+func TestAClockThatGoesBackStopsNoCounting(t *testing.T) {
+	t.Parallel()
+	f0, clock := clocked(t)
+	f := newFleet(f0, clock)
+	for i := range 60 {
+		if f.arrive("k", 10); i >= 2 {
+			f.end("k", 8, false)
+		}
+		f.minute()
+	}
+	f.purge()
+	before := f.totals("k")
+	if before.Arrived < 500 || before.Succeeded != 58*8 {
+		t.Fatalf("%+v", before)
+	}
+	clock.Advance(-40 * time.Minute)
+	ended := before.Succeeded
+	for range 10 {
+		f.arrive("k", 10)
+		f.end("k", 8, true)
+		ended += 8
+		f.minute()
+		if s := f.totals("k"); s.Succeeded != ended {
+			t.Fatalf("%d are counted as succeeded, want %d", s.Succeeded, ended)
+		}
+	}
+	f.purge()
+	if s := f.totals("k"); s.Succeeded != ended || s.Arrived-before.Arrived < 80 || s.Arrived-before.Arrived > 120 {
+		t.Errorf("%d arrived since, and %d succeeded: want about 100, and %d", s.Arrived-before.Arrived, s.Succeeded, ended)
+	}
+	f.expect(true, `SELECT max(minute) <= now() FROM jobgen.looks`)
+}
+
 // What is cancelled while it waits no worker has ended: the look counts it.
 func TestCancelledJobsAreCounted(t *testing.T) {
 	t.Parallel()

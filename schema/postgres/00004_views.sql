@@ -4,18 +4,21 @@
 
 -- +goose Up
 
--- What there is of each kind in each queue, as of the last look (a worker takes one each minute), and what has come and gone in each of the
--- last five whole minutes on average.
+-- What there is of each kind in each queue, as of the last look (a worker takes one each minute), and what came and went in each of
+-- five minutes on average: the last ones of which all is counted. What came in a minute and waits is known at the second look after it, so
+-- with the minute before the last look, less would seem to come than does.
 CREATE VIEW jobgen.overview AS
 WITH look AS (
-  SELECT l.minute, l.taken_at, l.share FROM jobgen.looks l ORDER BY l.minute DESC LIMIT 1
+  SELECT l.minute, l.taken_at, l.share, l.taken_at > now() - interval '6 minutes' AS fresh FROM jobgen.looks l ORDER BY l.minute DESC LIMIT 1
+), counted AS (
+  SELECT coalesce((SELECT look.minute FROM look WHERE look.fresh), date_trunc('minute', now())) - interval '1 minute' AS upto
 ), level AS (
   SELECT s.queue, s.kind, s.ready, s.scheduled, s.running, s.dead, s.oldest_us
   FROM jobgen.samples s WHERE s.minute = (SELECT look.minute FROM look) AND s.ready IS NOT NULL
 ), flow AS (
   SELECT s.queue, s.kind, sum(s.arrived) AS came, sum(s.succeeded + s.cancelled + s.died) AS went, sum(s.failed) AS failed, sum(s.reclaimed) AS reclaimed
   FROM jobgen.samples s
-  WHERE s.minute >= date_trunc('minute', now()) - interval '5 minutes' AND s.minute < date_trunc('minute', now())
+  WHERE s.minute >= (SELECT counted.upto FROM counted) - interval '5 minutes' AND s.minute < (SELECT counted.upto FROM counted)
   GROUP BY s.queue, s.kind
 )
 SELECT b.queue, b.kind,
@@ -25,7 +28,7 @@ SELECT b.queue, b.kind,
        coalesce(l.running, 0)::bigint AS running,
        coalesce(l.dead, 0)::bigint AS dead,
        -- Null: nobody has looked in these minutes, so nobody has counted what came.
-       CASE WHEN look.taken_at > now() - interval '6 minutes' THEN round(coalesce(f.came, 0) / 5, 1) END AS in_per_minute,
+       CASE WHEN look.fresh THEN round(coalesce(f.came, 0) / 5, 1) END AS in_per_minute,
        round(coalesce(f.went, 0) / 5, 1) AS out_per_minute,             -- succeeded, cancelled or died
        round(coalesce(f.failed, 0) / 5, 1) AS failed_per_minute,        -- attempts
        round(coalesce(f.reclaimed, 0) / 5, 1) AS reclaimed_per_minute,  -- attempts whose worker was lost
@@ -53,12 +56,12 @@ SELECT r.job_id, r.queue, r.kind, r.key, r.attempt, r.since, clock_timestamp() -
 FROM (
   SELECT j.id AS job_id, j.queue, j.kind, j.key, j.attempt, j.claimed_at AS since, c.worker_id
   FROM jobgen.claims c CROSS JOIN LATERAL unnest(c.ids) AS u(id) CROSS JOIN LATERAL (
-    SELECT h.* FROM jobgen.jobs h WHERE h.id = u.id AND h.fence = c.fence AND h.worker_id = c.worker_id OFFSET 0
+    SELECT h.id, h.queue, h.kind, h.key, h.attempt, h.claimed_at FROM jobgen.jobs h WHERE h.id = u.id AND h.fence = c.fence AND h.worker_id = c.worker_id OFFSET 0
   ) j
   UNION ALL
   SELECT j.id, j.queue, j.kind, j.key, j.attempt + 1, s.started_at, s.worker_id
   FROM jobgen.job_start s CROSS JOIN LATERAL (
-    SELECT h.* FROM jobgen.jobs h WHERE h.id = s.job_id AND h.status = 'queued' OFFSET 0
+    SELECT h.id, h.queue, h.kind, h.key, h.attempt FROM jobgen.jobs h WHERE h.id = s.job_id AND h.status = 'queued' OFFSET 0
   ) j
   WHERE EXISTS (SELECT FROM jobgen.workers o WHERE o.id = s.worker_id AND o.lost_at IS NULL AND o.lease_until > clock_timestamp())
 ) r
