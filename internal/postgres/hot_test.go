@@ -316,6 +316,7 @@ func (sc *scene) statements() (all []statement) {
 		return err
 	})
 	add("LookTurn", onWorker, "", func(q *gen.Queries) error { _, err := q.LookTurn(ctx); return err })
+	add("MendLooks", onWorker, "", func(q *gen.Queries) error { return q.MendLooks(ctx) })
 	add("LastLooks", onWorker, "", func(q *gen.Queries) error { _, err := q.LastLooks(ctx); return err })
 	add("LookArrivals", onWorker, "jobs_pkey", func(q *gen.Queries) error {
 		_, err := q.LookArrivals(ctx, gen.LookArrivalsParams{Afters: []int64{sc.queued - 1}, Uptos: []int64{sc.queued + 10}})
