@@ -11,7 +11,7 @@ import (
 )
 
 const lastLooks = `-- name: LastLooks :many
-SELECT l.minute, l.taken_at, l.newest_id FROM jobgen.looks l ORDER BY l.minute DESC LIMIT 2
+SELECT l.minute, l.taken_at, l.newest_id FROM jobgen.looks l ORDER BY l.minute DESC LIMIT 3
 `
 
 type LastLooksRow struct {
@@ -82,31 +82,33 @@ func (q *Queries) LookArrivals(ctx context.Context, arg LookArrivalsParams) ([]L
 }
 
 const lookCancelled = `-- name: LookCancelled :many
-SELECT r.queue, r.kind, count(*) AS n
+SELECT r.queue, r.kind, count(*) AS n, count(*) FILTER (WHERE a.job_id > $1::bigint) AS arrived
 FROM jobgen.job_attempt a CROSS JOIN LATERAL (
   SELECT x.queue, x.kind FROM jobgen.job_archive x WHERE x.job_id = a.job_id
   OFFSET 0
 ) r
-WHERE a.ended_at > $1::timestamptz AND a.ended_at <= $2::timestamptz AND a.outcome = 'cancelled' AND a.fence = 0
+WHERE a.ended_at > $2::timestamptz AND a.ended_at <= $3::timestamptz AND a.outcome = 'cancelled' AND a.fence = 0
 GROUP BY r.queue, r.kind
 `
 
 type LookCancelledParams struct {
+	Seen  int64
 	After time.Time
 	Upto  time.Time
 }
 
 type LookCancelledRow struct {
-	Queue string
-	Kind  string
-	N     int64
+	Queue   string
+	Kind    string
+	N       int64
+	Arrived int64
 }
 
-// LookCancelled counts the jobs that were cancelled between two times while they waited, or were dead. (Cancel cannot count them: it runs
-// in the application's transactions, where it would keep the row of the minute locked.) Served by job_attempt_ended and the primary
-// key.
+// LookCancelled counts the jobs that were cancelled between two times while they waited, or were dead, and of these, those with an id
+// after @seen, whose arrival no look has counted before they went. (Cancel cannot count them: it runs in the application's
+// transactions, where it would keep the row of the minute locked.) Served by job_attempt_ended and the primary key.
 func (q *Queries) LookCancelled(ctx context.Context, arg LookCancelledParams) ([]LookCancelledRow, error) {
-	rows, err := q.db.Query(ctx, lookCancelled, arg.After, arg.Upto)
+	rows, err := q.db.Query(ctx, lookCancelled, arg.Seen, arg.After, arg.Upto)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +116,12 @@ func (q *Queries) LookCancelled(ctx context.Context, arg LookCancelledParams) ([
 	var items []LookCancelledRow
 	for rows.Next() {
 		var i LookCancelledRow
-		if err := rows.Scan(&i.Queue, &i.Kind, &i.N); err != nil {
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Kind,
+			&i.N,
+			&i.Arrived,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

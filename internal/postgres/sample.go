@@ -55,7 +55,7 @@ const (
 
 // Look takes one look a minute in the whole fleet. What has arrived it learns from ids: of those that were drawn between the two looks
 // before this one, it counts the jobs that are still there, and the others were counted by the workers that have ended them since
-// (Horizon). So the jobs of a transaction that lasts for up to a minute are counted too, and what little is left of many ids is
+// (Horizon), or are found among those that were cancelled while they waited. So the jobs of a transaction that lasts for up to a minute are counted too, and what little is left of many ids is
 // counted as well as what comes and goes at once.
 func (s *Store) Look(ctx context.Context) (taken bool, err error) {
 	err = s.work.begin(ctx, func(tx pgx.Tx) error {
@@ -116,9 +116,12 @@ func between(ctx context.Context, q *gen.Queries, arg *gen.PutLookParams) error 
 			of(r.Queue, r.Kind).arrived = scaled(r.N, share)
 		}
 	}
-	rows, err := q.LookCancelled(ctx, gen.LookCancelledParams{After: last[1].TakenAt, Upto: last[0].TakenAt})
+	// What was cancelled then and had been drawn before the look before these two, that one or an earlier one has seen.
+	rows, err := q.LookCancelled(ctx, gen.LookCancelledParams{After: last[1].TakenAt, Upto: last[0].TakenAt, Seen: last[len(last)-1].NewestID})
 	for _, r := range rows {
-		of(r.Queue, r.Kind).cancelled = r.N
+		c := of(r.Queue, r.Kind)
+		c.cancelled = r.N
+		c.arrived += r.Arrived
 	}
 	for k, c := range counts {
 		arg.OfQueues, arg.OfKinds, arg.Arrived, arg.Cancelled = append(arg.OfQueues, k.queue), append(arg.OfKinds, k.kind), append(arg.Arrived, c.arrived), append(arg.Cancelled, c.cancelled)

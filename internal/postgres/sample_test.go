@@ -275,26 +275,36 @@ func TestAClockThatGoesBackStopsNoCounting(t *testing.T) {
 	f.expect(true, `SELECT max(minute) <= now() FROM jobgen.looks`)
 }
 
-// What is cancelled while it waits no worker has ended: the look counts it.
+// What is cancelled while it waits no worker has ended: the look counts it, and its arrival, whether or not a look has seen it before.
 func TestCancelledJobsAreCounted(t *testing.T) {
 	t.Parallel()
 	f0, clock := clocked(t)
 	f := newFleet(f0, clock)
 	f.minute()
-	ids := f.enqueue(5)
+	f.minute()
+	f.minute()
 	p := postgres.Producer{DB: f.pool}
-	for _, id := range ids[:3] {
-		answer, err := p.Cancel(f.ctx(), nil, id, "")
-		f.no(err)
-		if answer != engine.StatusCancelled {
-			t.Fatal(answer)
+	cancel := func(ids []int64) {
+		for _, id := range ids {
+			answer, err := p.Cancel(f.ctx(), nil, id, "")
+			f.no(err)
+			if answer != engine.StatusCancelled {
+				t.Fatal(answer)
+			}
 		}
+	}
+	for waits := range 5 { // through so many looks
+		ids := f.enqueue(5)
+		for range waits {
+			f.minute()
+		}
+		cancel(ids[:3])
 	}
 	f.minute()
 	f.minute()
 	f.minute()
-	if s := f.totals("k"); s.Cancelled != 3 {
-		t.Errorf("%d are counted as cancelled, want 3", s.Cancelled)
+	if s := f.totals("k"); s.Cancelled != 15 || s.Arrived != 25 {
+		t.Errorf("%d are counted as cancelled, want 15, and %d as arrived, want 25", s.Cancelled, s.Arrived)
 	}
 }
 

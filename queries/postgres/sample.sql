@@ -56,7 +56,7 @@ SELECT last.minute, last.minute, last.newest_id, last.share FROM last
 ON CONFLICT (minute) DO UPDATE SET taken_at = EXCLUDED.taken_at, newest_id = EXCLUDED.newest_id, share = EXCLUDED.share;
 
 -- name: LastLooks :many
-SELECT l.minute, l.taken_at, l.newest_id FROM jobgen.looks l ORDER BY l.minute DESC LIMIT 2;
+SELECT l.minute, l.taken_at, l.newest_id FROM jobgen.looks l ORDER BY l.minute DESC LIMIT 3;
 
 -- name: LookArrivals :many
 -- LookArrivals counts the jobs in some ranges of ids. Served by the primary key.
@@ -68,10 +68,10 @@ FROM (SELECT unnest(@afters::bigint[]) AS after, unnest(@uptos::bigint[]) AS upt
 GROUP BY j.queue, j.kind;
 
 -- name: LookCancelled :many
--- LookCancelled counts the jobs that were cancelled between two times while they waited, or were dead. (Cancel cannot count them: it runs
--- in the application's transactions, where it would keep the row of the minute locked.) Served by job_attempt_ended and the primary
--- key.
-SELECT r.queue, r.kind, count(*) AS n
+-- LookCancelled counts the jobs that were cancelled between two times while they waited, or were dead, and of these, those with an id
+-- after @seen, whose arrival no look has counted before they went. (Cancel cannot count them: it runs in the application's
+-- transactions, where it would keep the row of the minute locked.) Served by job_attempt_ended and the primary key.
+SELECT r.queue, r.kind, count(*) AS n, count(*) FILTER (WHERE a.job_id > @seen::bigint) AS arrived
 FROM jobgen.job_attempt a CROSS JOIN LATERAL (
   SELECT x.queue, x.kind FROM jobgen.job_archive x WHERE x.job_id = a.job_id
   OFFSET 0
