@@ -38,7 +38,8 @@ type Limits struct {
 	Notify      float64 // share of the queue of notifications
 	NotifyFull  float64
 	Skew        time.Duration
-	Deadlocks   float64 // a day
+	Deadlocks   float64       // a day
+	Checkpoints time.Duration // for which they have been counted: a start, or a test that makes databases, asks for many
 	Keep        time.Duration
 	KeptMany    int64
 	History     int64 // bytes of a table of history
@@ -55,5 +56,5 @@ var Default = Limits{
 	CutShare: 0.05, CutLeast: 10, FarRuns: 1000, FarFactor: 100, FarLeast: 10 * time.Minute,
 
 	Idle: 10 * time.Minute, LockWait: 5 * time.Second, LongWait: time.Minute, Connections: 0.8, Full: 0.95, Notify: 0.1, NotifyFull: 0.5,
-	Skew: 2 * time.Second, Deadlocks: 10, Keep: 365 * 24 * time.Hour, KeptMany: 100_000, History: 5 << 30,
+	Skew: 2 * time.Second, Deadlocks: 10, Checkpoints: time.Hour, Keep: 365 * 24 * time.Hour, KeptMany: 100_000, History: 5 << 30,
 }

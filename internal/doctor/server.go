@@ -452,7 +452,7 @@ func (v *visit) checkpoints() (err error) {
 	if err != nil {
 		return err
 	}
-	if c.Requested >= 20 && c.Requested > c.Timed {
+	if c.Requested >= 20 && c.Requested > c.Timed && us(c.CountedUs) >= v.limits.Checkpoints {
 		mb, _ := strconv.ParseInt(s["max_wal_size"], 10, 64)
 		v.find(Note, "Checkpoints come too often").saw("%s because WAL came to max_wal_size (%s), %s by time, in %s", num(c.Requested), size(mb<<20), num(max(0, c.Timed)), age(us(c.CountedUs))).
 			so("After each, the first change of a page writes all of it to the WAL: a queue writes up to several times as much.").

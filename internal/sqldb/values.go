@@ -25,8 +25,10 @@ func values(args []any) ([]any, error) {
 
 func value(a any) (v any, known bool) {
 	switch a := a.(type) {
-	case nil, string, int64, bool:
+	case nil, string, int64, float64, bool:
 		return a, true
+	case float32:
+		return float64(a), true
 	case int16:
 		return int64(a), true
 	case int32:
