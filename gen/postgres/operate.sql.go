@@ -75,15 +75,21 @@ func (q *Queries) DeadKinds(ctx context.Context) ([]string, error) {
 }
 
 const deleteJobs = `-- name: DeleteJobs :many
-WITH found AS MATERIALIZED (
+WITH arbiter AS MATERIALIZED (
+  SELECT r.ctid AS at, r.job_id FROM jobgen.job_result r
+  WHERE r.job_id = ANY($1::bigint[]) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  ORDER BY r.kind, r.key
+  FOR UPDATE
+), found AS MATERIALIZED (
   SELECT j.id, j.attempt FROM jobgen.jobs j
-  WHERE j.id = ANY($1::bigint[]) AND j.status = ANY($2::text[]) AND j.status IN ('queued', 'dead')
+  WHERE (SELECT count(*) FROM arbiter) >= 0
+    AND j.id = ANY($1::bigint[]) AND j.status = ANY($2::text[]) AND j.status IN ('queued', 'dead')
   FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM jobgen.jobs j WHERE j.id = ANY(ARRAY(SELECT found.id FROM found)) RETURNING j.id
 ), freed AS (
   DELETE FROM jobgen.job_result r
-  WHERE r.job_id = ANY(ARRAY(SELECT found.id FROM found)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  WHERE r.ctid = ANY(ARRAY(SELECT arbiter.at FROM arbiter WHERE arbiter.job_id IN (SELECT found.id FROM found)))
 ), forgotten AS (
   DELETE FROM jobgen.job_attempt a WHERE a.job_id = ANY(ARRAY(SELECT found.id FROM found))
 ), unstarted AS (
@@ -106,8 +112,8 @@ type DeleteJobsParams struct {
 }
 
 // DeleteJobs removes jobs for good, if they are as @statuses says (queued, dead): their keys are free, and what is on record of them goes. What stays
-// is who did it, as an attempt. Rows that somebody else has locked are skipped: so is a job owned by lock that runs. Served by the
-// primary keys and the indexes by job.
+// is who did it, as an attempt. Rows that somebody else has locked are skipped: so is a job owned by lock that runs. The arbiters of keys are
+// locked first, and waited for, as by PurgeDead and for its reason. Served by the primary keys and the indexes by job.
 func (q *Queries) DeleteJobs(ctx context.Context, arg DeleteJobsParams) ([]int64, error) {
 	rows, err := q.db.Query(ctx, deleteJobs, arg.Ids, arg.Statuses, arg.Reason)
 	if err != nil {

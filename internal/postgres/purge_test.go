@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
 const week = 7 * 24 * time.Hour
@@ -270,4 +272,50 @@ func TestTheTimeOfADeathIsOnRecord(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	f.expect("dead true; queued false", `SELECT string_agg(status || ' ' || (run_at <= clock_timestamp())::text, '; ' ORDER BY status) FROM jobgen.jobs`)
+}
+
+// An enqueue that meets a purge, or a deletion, of its key's dead job either revives the job or makes another: never is it told that the
+// dead one is there.
+func TestG2AnEnqueueAtTheMomentOfAPurgeOfDeadJobsIsNotLost(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	const n = 240
+	dead := []string{"dead"}
+	for round := range 18 {
+		f.exec(`TRUNCATE jobgen.jobs, jobgen.job_result`)
+		f.exec(`WITH j AS (INSERT INTO jobgen.jobs (queue, kind, key, payload, status, run_at) SELECT 'q', 'k', i, '{}', 'dead', now() - interval '1 day' FROM generate_series(1, $1::int) i RETURNING id, kind, key)
+			INSERT INTO jobgen.job_result (kind, key, job_id) SELECT kind, key, id FROM j`, n)
+		var ids []int64
+		f.no(f.pool.QueryRow(f.ctx(), `SELECT array_agg(id ORDER BY id) FROM jobgen.jobs`).Scan(&ids))
+		in := insertion
+		in.Replace = round > 1
+		in.Debounce = in.Replace && round < 4
+		var wg sync.WaitGroup
+		for range 2 {
+			s := f.openStore()
+			wg.Go(func() {
+				for i := range 6 {
+					if round%3 == 0 {
+						if _, err := (postgres.Operator{Pool: f.pool}).Delete(f.ctx(), ids[i*n/6:(i+1)*n/6], dead, ""); err != nil {
+							t.Error(err)
+						}
+					} else if _, err := s.Purge(f.ctx(), engine.Keep{Attempts: time.Hour, Samples: time.Hour, Dead: time.Hour}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		for w := range 8 {
+			wg.Go(func() {
+				for i := range n / 8 {
+					element := engine.Element{Payload: []byte(`{"new": true}`), Key: fmt.Sprint(w*n/8 + i + 1)}
+					if got, err := (postgres.Producer{DB: f.pool}).Enqueue(f.ctx(), in, []engine.Element{element}); err != nil || got[0].Existing {
+						t.Error(got, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		f.expect(n, `SELECT count(*) FROM jobgen.jobs j JOIN jobgen.job_result r ON r.job_id = j.id AND r.key = j.key AND r.finished_at IS NULL WHERE j.status = 'queued' AND j.payload ? 'new'`)
+	}
 }

@@ -143,17 +143,23 @@ ORDER BY j.id;
 
 -- name: DeleteJobs :many
 -- DeleteJobs removes jobs for good, if they are as @statuses says (queued, dead): their keys are free, and what is on record of them goes. What stays
--- is who did it, as an attempt. Rows that somebody else has locked are skipped: so is a job owned by lock that runs. Served by the
--- primary keys and the indexes by job.
-WITH found AS MATERIALIZED (
+-- is who did it, as an attempt. Rows that somebody else has locked are skipped: so is a job owned by lock that runs. The arbiters of keys are
+-- locked first, and waited for, as by PurgeDead and for its reason. Served by the primary keys and the indexes by job.
+WITH arbiter AS MATERIALIZED (
+  SELECT r.ctid AS at, r.job_id FROM jobgen.job_result r
+  WHERE r.job_id = ANY(@ids::bigint[]) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  ORDER BY r.kind, r.key
+  FOR UPDATE
+), found AS MATERIALIZED (
   SELECT j.id, j.attempt FROM jobgen.jobs j
-  WHERE j.id = ANY(@ids::bigint[]) AND j.status = ANY(@statuses::text[]) AND j.status IN ('queued', 'dead')
+  WHERE (SELECT count(*) FROM arbiter) >= 0
+    AND j.id = ANY(@ids::bigint[]) AND j.status = ANY(@statuses::text[]) AND j.status IN ('queued', 'dead')
   FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM jobgen.jobs j WHERE j.id = ANY(ARRAY(SELECT found.id FROM found)) RETURNING j.id
 ), freed AS (
   DELETE FROM jobgen.job_result r
-  WHERE r.job_id = ANY(ARRAY(SELECT found.id FROM found)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  WHERE r.ctid = ANY(ARRAY(SELECT arbiter.at FROM arbiter WHERE arbiter.job_id IN (SELECT found.id FROM found)))
 ), forgotten AS (
   DELETE FROM jobgen.job_attempt a WHERE a.job_id = ANY(ARRAY(SELECT found.id FROM found))
 ), unstarted AS (

@@ -82,31 +82,37 @@ FROM gone;
 -- than that, with the arbiter rows of their keys: a key is free again then. It tells of which kinds it removed how many, and how
 -- far it has got: kind and id of the last that it looked at; looked < n: to the end. When a job died is its run_at, for which there
 -- is no index: one more would cost each enqueue something. It waits for nobody: a job that somebody has locked, or whose arbiter
--- row somebody has (Replace, in a transaction of the application's), is left for the next time.
+-- row somebody has (Replace, in a transaction of the application's), is left for the next time. Arbiters are locked first, as by
+-- Replace, which takes a job that is locked though its arbiter is not for one that is about to run, and leaves it as it is.
 WITH looked AS MATERIALIZED (
   SELECT d.id, d.kind, d.run_at FROM jobgen.jobs d
   WHERE d.dead AND (d.kind, d.id) > (@after_kind::text, @after_id::bigint)
   ORDER BY d.kind, d.id
   LIMIT @n
-), doomed AS MATERIALIZED (
-  SELECT j.id, j.kind, j.key FROM jobgen.jobs j
+), old AS MATERIALIZED (
+  SELECT j.id, j.key FROM jobgen.jobs j
   WHERE j.id = ANY(ARRAY(
-      SELECT looked.id FROM looked WHERE looked.run_at < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond'
-    )) AND j.dead AND j.run_at < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond'
-  FOR UPDATE SKIP LOCKED
+    SELECT looked.id FROM looked WHERE looked.run_at < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond'
+  )) AND j.dead
 ), arbiter AS MATERIALIZED (
   SELECT r.ctid AS at, r.job_id FROM jobgen.job_result r
-  WHERE r.job_id = ANY(ARRAY(SELECT doomed.id FROM doomed WHERE doomed.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  WHERE r.job_id = ANY(ARRAY(SELECT old.id FROM old WHERE old.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
   FOR UPDATE SKIP LOCKED
 ), busy AS MATERIALIZED (
   SELECT r.job_id FROM jobgen.job_result r
-  WHERE r.job_id = ANY(ARRAY(SELECT doomed.id FROM doomed WHERE doomed.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
+  WHERE r.job_id = ANY(ARRAY(SELECT old.id FROM old WHERE old.key IS NOT NULL)) AND left(r.key, 4) <> 'job:' AND r.finished_at IS NULL
     AND r.job_id NOT IN (SELECT arbiter.job_id FROM arbiter)
+), doomed AS MATERIALIZED (
+  SELECT j.id FROM jobgen.jobs j
+  WHERE j.id = ANY(ARRAY(SELECT old.id FROM old WHERE old.id NOT IN (SELECT busy.job_id FROM busy)))
+    AND j.dead AND j.run_at < now() - sqlc.arg(keep_us)::bigint * interval '1 microsecond'
+  FOR UPDATE SKIP LOCKED
 ), freed AS (
-  DELETE FROM jobgen.job_result r WHERE r.ctid = ANY(ARRAY(SELECT arbiter.at FROM arbiter))
+  DELETE FROM jobgen.job_result r
+  WHERE r.ctid = ANY(ARRAY(SELECT arbiter.at FROM arbiter WHERE arbiter.job_id IN (SELECT doomed.id FROM doomed)))
 ), gone AS (
   DELETE FROM jobgen.jobs j
-  WHERE j.id = ANY(ARRAY(SELECT doomed.id FROM doomed WHERE doomed.id NOT IN (SELECT busy.job_id FROM busy)))
+  WHERE j.id = ANY(ARRAY(SELECT doomed.id FROM doomed))
   RETURNING j.kind
 ), counted AS (
   SELECT gone.kind, count(*) AS n FROM gone GROUP BY gone.kind
