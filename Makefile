@@ -14,7 +14,7 @@ LINT = $(GO) tool -modfile=tools/lint/go.mod golangci-lint
 WITH = scripts/ensure-postgres && $(GO) run ./internal/pgserver/with
 
 .DEFAULT_GOAL = help
-.PHONY: help demo test race test-versions test-plans test-metrics test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
+.PHONY: help demo test race test-versions test-plans test-metrics faults faults-proof test-docker test-bench bench-short bench-compare test-sql bench generate check-generated lint fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +38,14 @@ test-plans: ## the plan tests with a million jobs (ROWS), minutes
 test-metrics: ## the alert rules and the dashboard on a real Prometheus, which it installs if there is none: a minute
 	@command -v prometheus >/dev/null || scripts/apt-install prometheus
 	@$(WITH) -- $(GO) test -tags prometheus -run 'EachAlert|Promtool|ForNothing' $(TESTFLAGS) ./internal/exporter
+
+faults: ## worker processes under a random schedule of faults (ARGS="-faults.seed 7 -faults.for 2m")
+	@scripts/ensure-postgres
+	@$(GO) test -count=1 -timeout 60m -v -run TestPromisesHoldUnderFaults ./internal/faults -faults.for 2m $(ARGS)
+
+faults-proof: ## deliberate breaks of the code, each of which the run above must notice, a quarter of an hour
+	@scripts/ensure-postgres
+	@$(GO) test -count=1 -timeout 60m -v -run TestMutationsAreNoticed ./internal/faults -faults.mutations . $(ARGS)
 
 test-docker: ## Postgres in a container: on the engine that runs, else on one started for it
 	@scripts/test-docker

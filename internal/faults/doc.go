@@ -3,7 +3,7 @@
 //
 //	go test ./internal/faults -faults.for 2m                 a run with a random seed, which it prints
 //	go test ./internal/faults -faults.seed 7 -faults.for 2m  the schedule of that seed once more
-//	make faults                                              several runs, and the mutations that prove the checker
+//	make faults-proof                                        deliberate breaks of the code, each of which must be noticed
 //
 // What happens is decided by the seed: which fault, when, to whom and for how long. How the processes interleave is the
 // machine's. There is nothing here but tests: plan_test.go has the faults, worker_test.go the processes, produce_test.go

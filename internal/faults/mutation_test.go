@@ -47,7 +47,7 @@ var mutations = []mutation{
 // The checker notices each deliberate break of the code. Without it, a run that finds nothing would mean nothing.
 func TestMutationsAreNoticed(t *testing.T) {
 	if *mutationFlag == "" {
-		t.Skip("each takes a build and up to a few runs: make faults, or -faults.mutations .")
+		t.Skip("each takes a build and up to a few runs: make faults-proof, or -faults.mutations .")
 	}
 	chosen := regexp.MustCompile(*mutationFlag)
 	root, err := filepath.Abs("../..")
