@@ -92,10 +92,10 @@ type spread struct {
 	Max    float64 `json:"max"`
 }
 
-// spreadOf gives NaN throughout if there are no values or one of them is NaN. Of an even number of values the median is
-// the mean of the middle two.
+// spreadOf gives NaN throughout if there are no values or one of them is none: NaN, or something over nothing. Of an even number of
+// values the median is the mean of the middle two.
 func spreadOf(values []float64) spread {
-	if len(values) == 0 || slices.ContainsFunc(values, math.IsNaN) {
+	if len(values) == 0 || slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }) {
 		return spread{math.NaN(), math.NaN(), math.NaN()}
 	}
 	v := slices.Sorted(slices.Values(values))

@@ -20,7 +20,7 @@ func TestSpread(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	for _, values := range [][]float64{nil, {1, math.NaN(), 2}} {
+	for _, values := range [][]float64{nil, {1, math.NaN(), 2}, {1, math.Inf(1)}, {math.Inf(-1)}} {
 		if spreadOf(values).known() {
 			t.Errorf("%v: a median of what is not known", values)
 		}
