@@ -146,7 +146,7 @@ func (s *schedule) missed() string {
 
 // why says why ticks do not come, and what will become of those that did not.
 func (s *schedule) why() string {
-	why := "no live worker handles its kind: start one"
+	why := "no live worker handles its kind: start one, or, if no program declares it any more, see `jobctl doctor` for how to forget it"
 	if s.Workers > 0 {
 		why = fmt.Sprintf("%s its kind, but none has moved it on: see their logs", count(s.Workers, "live worker handles", "live workers handle"))
 	}

@@ -53,7 +53,7 @@ func TestSchedulesListsTicksThatComeAndThoseThatWereMissed(t *testing.T) {
 	q.late("day", "35 minutes")
 	q.late(sendMail.Kind, "75 hours")
 	o := q.ctl("schedules", "list").want(1, "2 schedules have missed ticks", "missed for 35m", "missed for 3d3h",
-		"reports.refresh day has missed", "no live worker handles its kind: start one; the missed ones will be skipped",
+		"reports.refresh day has missed", "no live worker handles its kind: start one, or, if no program declares it any more, see `jobctl doctor` for how to forget it; the missed ones will be skipped",
 		"mail.send has missed", "1 live worker handles its kind, but none has moved it on: see their logs; it will make up for them with one job")
 	if !regexp.MustCompile(`reports.refresh day has missed [45] ticks, since 20`).MatchString(o.err) {
 		t.Error(o.err)
@@ -217,4 +217,13 @@ func (q *queue) text(sql string, args ...any) (s string) {
 		q.Fatalf("%s: %v", sql, err)
 	}
 	return s
+}
+
+func TestAScheduleWrittenByHandIsListedWhateverItLacks(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	q.exec(`INSERT INTO jobgen.schedules (kind, name, cron, zone, missed, next_at, queue) VALUES ('k', 'k', '@hourly', 'UTC', 'once', clock_timestamp() + interval '1 hour', 'mail')`)
+	q.ctl("schedules").want(0, "k")
+	q.ctl("schedules", "show", "k").want(0)
+	q.ctl("schedules", "run", "k").want(1).sentence()
 }

@@ -82,7 +82,8 @@ func (o Operator) Schedules(ctx context.Context) (out []ListedSchedule, now time
 	for _, r := range rows {
 		s := ListedSchedule{
 			Schedule: engine.Schedule{Kind: r.Kind, Name: r.Name, Cron: r.Cron, Zone: r.Zone, Missed: r.Missed, NextAt: r.NextAt},
-			LastAt:   r.LastAt, PausedAt: r.PausedAt, Told: r.Queue != nil, Workers: int(r.Workers),
+			LastAt:   r.LastAt, PausedAt: r.PausedAt, Workers: int(r.Workers),
+			Told: r.Queue != nil && r.Version != nil && r.Priority != nil && r.MaxAttempts != nil, // one written by hand may lack any
 		}
 		if s.Told {
 			s.Payload = json.RawMessage(r.Payload)
