@@ -70,7 +70,7 @@ func (v *visit) direction() error {
 			case t.More > 0:
 				f.do("About %s like these would keep up. Before that: more slots (Config.Concurrency), if the machines and what the handlers call have room.", count(t.More, "more worker", "more workers"))
 			case t.Out == 0:
-				f.do("None leaves: see what its handlers do, and fail with.").run("", "jobctl jobs list --kind "+argument(l.Kind)+" --status running,dead")
+				f.do("None leaves: see what its handlers do, and fail with.").run("", "jobctl jobs list --kind "+Argument(l.Kind)+" --status running,dead")
 			default:
 				f.do("The workers have slots to spare, so it is not for want of them: see whether they wait for a lock (check locks), for the database, or give attempts back as failed.")
 			}

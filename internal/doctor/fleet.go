@@ -17,6 +17,7 @@ const (
 	headRows    = 200     // of each queue and priority
 	oldestJobs  = 100_000 // that are looked at for such as nobody runs
 	deadRows    = 100     // of each kind, whose errors are compared
+	deadCounted = 1000    // of each kind: then counting ends (DoctorDead)
 	overdueRows = 10_001
 )
 
@@ -63,16 +64,26 @@ func (v *visit) workers() error {
 	if err != nil {
 		return err
 	}
-	var live []gen.DoctorWorkersRow
+	var live, stuck []gen.DoctorWorkersRow
 	for _, w := range all {
 		if w.Live {
 			live = append(live, w)
 		}
 		if w.Stuck > 0 && w.Live {
-			v.find(Warning, "Handlers run on although their context has ended").saw("worker %s on %s, pid %d: %d stuck", w.ID, w.Host, w.Pid, w.Stuck).
-				so("Each holds a slot, and memory, until the process ends. Their jobs have gone on without them.").
-				do("The worker's log has the stack of each: there the handler ignores ctx. Config.MaxStuck ends a process with too many.")
+			stuck = append(stuck, w)
 		}
+	}
+	if len(stuck) > 0 {
+		f := v.find(Warning, "Handlers run on although their context has ended")
+		for _, w := range stuck[:min(len(stuck), 5)] {
+			f = f.saw("worker %s on %s, pid %d: %d stuck", w.ID, w.Host, w.Pid, w.Stuck)
+		}
+		if len(stuck) > 5 {
+			f = f.saw("and %d more workers", len(stuck)-5)
+		}
+		f.so("Each holds a slot, and memory, until the process ends. Their jobs have gone on without them.").
+			do("The worker's log has the stack of each: there the handler ignores ctx. To have the slots back now, restart it; Config.MaxStuck ends a process with too many.").
+			run("What it runs:", fmt.Sprintf("jobctl workers show %s", stuck[0].ID))
 	}
 	// Behind a backlog of what is handled, heads show nothing of what is not; a look at all levels does.
 	look, err := postgres.Operator{Pool: v.pool}.Look(v.ctx)
@@ -118,7 +129,7 @@ func (v *visit) workers() error {
 		if h.ID > 0 {
 			saw += fmt.Sprintf(" (job %d)", h.ID)
 		}
-		cancel := "jobctl jobs list --kind " + argument(h.Kind) + " --status queued"
+		cancel := "jobctl jobs list --kind " + Argument(h.Kind) + " --status queued"
 		switch {
 		case !queue:
 			v.find(severity, "No live worker takes jobs of the queue %s", h.Queue).saw("%s", saw).saw("%s, of other queues", count(len(live), "live worker", "live workers")).
@@ -153,7 +164,7 @@ func (v *visit) paused() error {
 		}
 		if n > 0 && us(p.PausedUs) >= v.limits.Paused {
 			v.find(Warning, "The queue %s is paused, and jobs wait", p.Name).saw("paused for %s; %s wait, the oldest for %s", age(us(p.PausedUs)), atLeast(n), age(us(waits))).
-				so("None of them starts.").run("If it was forgotten.", "jobctl queues resume "+argument(p.Name))
+				so("None of them starts.").run("If it was forgotten.", "jobctl queues resume "+Argument(p.Name))
 		}
 	}
 	return nil
@@ -295,7 +306,7 @@ func (v *visit) timeouts() error {
 			} else {
 				f.do("Most attempts are much faster, so these hang: see what the handler waits for, and bound that by itself. A longer timeout would hold slots for longer.")
 			}
-			f.run("Which jobs:", "jobctl jobs list --kind "+argument(k.Kind)+" --status queued,dead")
+			f.run("Which jobs:", "jobctl jobs list --kind "+Argument(k.Kind)+" --status queued,dead --error 'timeout after'")
 		case timeout >= v.limits.FarLeast && n >= v.limits.FarRuns && float64(slow)*v.limits.FarFactor <= float64(timeout):
 			far = append(far, fmt.Sprintf("kind %s: timeout %s; of %s attempts in the last day, 99.9%% took less than %s", k.Kind, age(timeout), num(n), age(slow)))
 		}
@@ -359,6 +370,7 @@ func (v *visit) crashes() error {
 		f = f.saw("%s taken back, of the kinds %s", count(back, "job was", "jobs were"), list(kinds))
 	}
 	f.so("A process that ends in order leaves no trace here, so these were killed, crashed, or cut off. Their jobs waited until the lease had run out, and ran again.").
+		run("What ran when they were lost, as far as it has not finished since:", "jobctl jobs list --error 'the worker process was lost'").
 		do("Stop workers by SIGTERM, with time for their grace period (25s). Else see their logs and the kernel's.")
 	return nil
 }
@@ -421,7 +433,11 @@ func (v *visit) deadJobs() error {
 		total += k.n
 	}
 	slices.SortFunc(all, func(a, b *kind) int { return int(min(1, max(-1, b.n-a.n))) })
-	f := v.find(severity, "%s dead", count(total, "job is", "jobs are"))
+	many := count(total, "job is", "jobs are")
+	if slices.ContainsFunc(all, func(k *kind) bool { return k.n >= deadCounted }) { // nobody has counted on
+		many = num(total) + " or more jobs are"
+	}
+	f := v.find(severity, "%s dead", many)
 	for i, k := range all {
 		if i == 5 {
 			f = f.saw("and %d more kinds", len(all)-5)
@@ -434,7 +450,7 @@ func (v *visit) deadJobs() error {
 			}
 		}
 		line := fmt.Sprintf("kind %s: %s, the last %s ago", k.name, num(k.n), age(us(k.last)))
-		if k.n >= 1000 {
+		if k.n >= deadCounted {
 			line = fmt.Sprintf("kind %s: 1,000 or more, the last %s ago", k.name, age(us(k.last)))
 		}
 		if k.died > 0 {
@@ -442,7 +458,7 @@ func (v *visit) deadJobs() error {
 		}
 		f = f.saw("%s", line).saw("  %d of the newest %d like: %s", k.errors[common], k.read, clip(k.example[common], 120))
 	}
-	top := argument(all[0].name)
+	top := Argument(all[0].name)
 	f.so("They stay until somebody decides about them; each is a row that backups and vacuums carry along.").
 		run("See what is wrong:", "jobctl jobs list --status dead --kind "+top).
 		run("When the cause is mended, a fresh start for each:", "jobctl jobs requeue --kind "+top)
@@ -463,7 +479,7 @@ func (v *visit) schedules() error {
 	}
 	f.so("Its jobs are not enqueued. The next worker that knows the schedule makes up for it as its declaration says (missed).").
 		do("Start a worker that registers the kind. If no program declares the schedule any more:").
-		sql("Forgets the first.", fmt.Sprintf("DELETE FROM jobgen.schedules WHERE kind = %s AND name = %s;", literal(rows[0].Kind), literal(rows[0].Name)))
+		sql("To forget "+rows[0].Name+":", fmt.Sprintf("DELETE FROM jobgen.schedules WHERE kind = %s AND name = %s;", literal(rows[0].Kind), literal(rows[0].Name)))
 	return nil
 }
 

@@ -48,7 +48,8 @@ func TestJobsThatNoLiveWorkerTakesAreFound(t *testing.T) {
 	p.hire("queues = '{q,elsewhere}', kinds = '{k,unknown,young}', versions = '{3,1,1}'")
 	p.healthy("workers")
 	p.hire("stuck = 2")
-	p.finds("workers", doctor.Warning, "Handlers run on although their context has ended", "web-1, pid 4711: 2 stuck")
+	p.hire("stuck = 1, pid = 4712")
+	p.finds("workers", doctor.Warning, "Handlers run on although their context has ended", "web-1, pid 4711: 2 stuck", "web-1, pid 4712: 1 stuck", "jobctl workers show ")
 }
 
 func TestAQueueThatWasForgottenPausedIsFound(t *testing.T) {
@@ -124,7 +125,7 @@ func TestTimeoutsAreComparedWithTheRunTimesOfTheirKinds(t *testing.T) {
 	}
 	p.in(r, "timeouts", doctor.Note, "Timeouts that no run comes near", "kind far: timeout 1h0m; of 2,600 attempts in the last day, 99.9% took less than 4ms")
 	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind cuts ends many attempts", "100 of 800 attempts", "the timeout is 1s; half of all attempts take less than 512ms", "timeout=4s")
-	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind hangs ends many attempts", "so these hang")
+	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind hangs ends many attempts", "so these hang", "jobctl jobs list --kind hangs --status queued,dead --error 'timeout after'")
 }
 
 func TestKindsThatTakeTheirWorkerDownAreFound(t *testing.T) {
@@ -140,7 +141,7 @@ func TestKindsThatTakeTheirWorkerDownAreFound(t *testing.T) {
 		p.hire("lost_at = clock_timestamp() - interval '5 minutes', lease_until = clock_timestamp() - interval '6 minutes', pid = pid + 1")
 	}
 	p.sample("oom", "{}", 0, 0, 0, 7, 0)
-	p.finds("crashes", doctor.Warning, "Workers were lost", "3 workers in the last 1h0m", "7 jobs were taken back, of the kinds oom (7)")
+	p.finds("crashes", doctor.Warning, "Workers were lost", "3 workers in the last 1h0m", "7 jobs were taken back, of the kinds oom (7)", "jobctl jobs list --error 'the worker process was lost'")
 }
 
 func TestDeadJobsAreShownByKindWithTheirCommonestError(t *testing.T) {
@@ -156,6 +157,8 @@ func TestDeadJobsAreShownByKindWithTheirCommonestError(t *testing.T) {
 		"kind odd kind: 1, the last 3d0h ago", "jobctl jobs list --status dead --kind mail.send", "jobctl jobs requeue --kind mail.send")
 	p.exec("DELETE FROM jobgen.jobs WHERE kind = 'mail.send'")
 	p.finds("dead-jobs", doctor.Note, "1 job is dead", "jobctl jobs requeue --kind 'odd kind'")
+	p.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, status, attempt) SELECT 'q', 'mail.send', '{}', 'dead', 20 FROM generate_series(1, 1200)`)
+	p.finds("dead-jobs", doctor.Warning, "1,001 or more jobs are dead", "kind mail.send: 1,000 or more")
 }
 
 func TestSchedulesThatAreLateAreFound(t *testing.T) {

@@ -110,8 +110,8 @@ func literal(s string) string {
 	return "E'" + b.String() + "'"
 }
 
-// argument is a word of a shell's command.
-func argument(s string) string {
+// Argument is a word of a shell's command.
+func Argument(s string) string {
 	if s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return !(r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("._:/-@", r))
 	}) < 0 {
