@@ -78,7 +78,10 @@ func TestAKeyIsLookedForAsItWasGiven(t *testing.T) {
 	var v struct{ Jobs []struct{ Key string } }
 	q.ctl("jobs", "list", "--key", long, "--json").decode(&v)
 	q.ctl("jobs", "list", "--key", v.Jobs[0].Key).want(0, id(n))
-	q.ctl("jobs", "list", "--key", "none").want(1, "no jobs with key none")
+	q.ctl("jobs", "list", "--key", "none").want(1, "no jobs with key none; emitted code makes keys like 1/s3:o-17", "--payload order_id=o-17").sentence()
+	if o := q.ctl("jobs", "list", "--key", "1/s4:none").want(1, "no jobs with key 1/s4:none"); strings.Contains(o.err, "emitted") {
+		t.Error(o.err)
+	}
 }
 
 func TestListShowsWhatHasLeftTheQueueWhenItIsAskedTo(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,6 @@ record. The columns:
   NOTE   queued: since when or in how long it is due; running: for how long;
          and the first line of the error of the last attempt
 ` + selectionHelp + `
-
 Interrupted, it prints what it has found, and says where to go on. With --json,
 last_error has at most 300 characters; jobs show has all of it. Exit status 1 if
 no job matches.`,
@@ -114,11 +114,17 @@ func (c *cli) list(ctx context.Context, op postgres.Operator, s *selection, befo
 	case out.Interrupted:
 		return findingf("interrupted after looking at %s jobs; --before %d goes on", number(l.looked), l.goOn)
 	case n == 0:
+		if s.key != "" && !strings.Contains(s.key, "/") {
+			return findingf("no jobs%s%s; emitted code makes keys like 1/s3:o-17 (jobs show prints one whole): look by payload, --payload order_id=o-17, or give it so", s, walked)
+		}
 		return findingf("no jobs%s%s", s, walked)
 	case out.Before != 0:
 		c.note("%s, newest first, and there are more: --before %d shows the next%s", count(n, "job", "jobs"), out.Before, walked)
 	default:
 		c.note("%s%s, newest first; that is all%s", count(n, "job", "jobs"), s, walked)
+	}
+	if j := out.Jobs; len(j) > 0 && !slices.ContainsFunc(j, func(j engine.Job) bool { return j.Status != "dead" }) {
+		c.note("what became of one: jobctl jobs show %d; for a fresh start: jobctl jobs requeue, with these filters", j[0].ID)
 	}
 	return nil
 }
@@ -267,6 +273,9 @@ func note(j engine.Job, now time.Time) string {
 	when := since(j.Status, j.RunAt, j.ClaimedAt, now)
 	if j.FinishedAt != nil {
 		when = age(now.Sub(*j.FinishedAt)) + " ago"
+	}
+	if j.Crashes > 0 && j.Status != "dead" {
+		when += ", " + count(j.Crashes, "crash", "crashes")
 	}
 	if j.LastError == "" {
 		return when

@@ -45,7 +45,8 @@ letters and an equal number, true, false, null, object or array.
 
 Jobs that run, and dead ones, are found without looking at what waits, and --key
 asks who has the key now. Other filters look at job after job; a terminal shows
-how far that is.`
+how far that is.
+`
 
 // flags adds the filters to a command about jobs of these statuses.
 func (s *selection) flags(c *cli, cmd *cobra.Command, allowed []string, bulk bool) {

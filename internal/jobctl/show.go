@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/doctor"
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
@@ -307,12 +308,20 @@ func writeNow(w io.Writer, s story, last time.Time, line func(at time.Time, form
 		}
 		writeWait(w, last, *j.ClaimedAt)
 		line(*j.ClaimedAt, "attempt %d runs%s", j.Attempt, where)
-	case j.Status == "queued" && j.RunAt.After(s.Now):
-		line(j.RunAt, "due for attempt %d", j.Attempt+1)
 	case j.Status == "queued":
-		line(j.RunAt, "due for attempt %d, and waits", j.Attempt+1)
+		waits, again := "", ""
+		if !j.RunAt.After(s.Now) {
+			waits = ", and waits"
+		}
+		if j.Attempt+j.Crashes == 0 && slices.ContainsFunc(s.Attempts, counts) {
+			again = " of a fresh start"
+		}
+		line(j.RunAt, "due for attempt %d%s%s", j.Attempt+1, again, waits)
 	}
 }
+
+// counts tells whether an attempt has counted as one, or as a crash, so that a job of which none counts now was requeued.
+func counts(a engine.Attempt) bool { return a.Outcome == "failed" || a.Outcome == "crashed" }
 
 // on is where something ran, as far as that is known.
 func on(host string, pid int) string {
@@ -400,7 +409,7 @@ func why(j *engine.Job, waits postgres.Waits, now time.Time) (out []string) {
 	}
 	switch {
 	case waits.PausedAt != nil:
-		say("its queue is paused, for %s; to go on: jobctl queues resume %s", age(now.Sub(*waits.PausedAt)), j.Queue)
+		say("its queue is paused, for %s; to go on: jobctl queues resume %s", age(now.Sub(*waits.PausedAt)), doctor.Argument(j.Queue))
 	case waits.Polls == 0:
 		say("no live worker polls its queue")
 	case waits.Handles == 0:

@@ -2,6 +2,7 @@ package jobctl_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,4 +100,21 @@ func TestShowTellsUnknownIDsApart(t *testing.T) {
 		VALUES (1, 'succeeded', 'mail', 'mail.send', 1, 1, 0, '{}', clock_timestamp() - interval '1 hour', clock_timestamp() + interval '1 day')`)
 	q.ctl("jobs", "show", id(n)).want(0, "job 1 has succeeded, 0s ago", "succeeded   ", "  succeeded\n")
 	q.ctl("jobs", "list", "--status", "succeeded").want(0, "succeeded  mail.send")
+}
+
+func TestAFreshStartIsToldFromAFirstOne(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	n := enqueue(q, sendMail, charge{"o-1", 1})
+	q.ctl("jobs", "show", id(n)).want(0, "  due for attempt 1, and waits\n")
+	w := q.worker()
+	q.fail(w, 1, true, "no such mailbox")
+	q.ctl("jobs", "list", "--status", "dead").want(0, "jobctl jobs show "+id(n)+"; for a fresh start: jobctl jobs requeue")
+	q.ctl("jobs", "requeue", id(n)).want(0)
+	q.ctl("jobs", "show", id(n)).want(0, "attempt 1 failed", "  due for attempt 1 of a fresh start, and waits\n")
+	if o := q.ctl("jobs", "list").want(0); strings.Contains(o.err, "fresh start") {
+		t.Error(o.err)
+	}
+	q.exec("UPDATE jobgen.jobs SET crashes = 2, last_error = 'the worker process was lost'")
+	q.ctl("jobs", "list").want(0, ", 2 crashes: ")
 }
