@@ -12,7 +12,7 @@ import (
 
 const crews = `-- name: Crews :many
 SELECT w.queues::text[] AS queues, w.kinds::text[] AS kinds, count(*)::int AS workers, coalesce(sum(w.slots), 0)::int AS slots,
-       coalesce(sum(w.running), 0)::int AS running, (count(*) - count(w.slots))::int AS untold
+       coalesce(sum(w.running), 0)::int AS running, coalesce(sum(w.stuck), 0)::int AS stuck, (count(*) - count(w.slots))::int AS untold
 FROM jobgen.workers w
 WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 GROUP BY w.queues, w.kinds
@@ -25,6 +25,7 @@ type CrewsRow struct {
 	Workers int32
 	Slots   int32
 	Running int32
+	Stuck   int32
 	Untold  int32
 }
 
@@ -45,6 +46,7 @@ func (q *Queries) Crews(ctx context.Context) ([]CrewsRow, error) {
 			&i.Workers,
 			&i.Slots,
 			&i.Running,
+			&i.Stuck,
 			&i.Untold,
 		); err != nil {
 			return nil, err

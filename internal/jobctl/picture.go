@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jobgen-go/jobgen/internal/doctor"
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/flow"
 	"github.com/jobgen-go/jobgen/internal/postgres"
@@ -43,7 +44,7 @@ type workforce struct {
 
 // trouble is a finding.
 type trouble struct {
-	What  string `json:"what"` // no_workers, never_drains, workers_die, paused or died
+	What  string `json:"what"` // no_workers, never_drains, workers_die, stuck, paused or died
 	Queue string `json:"queue,omitempty"`
 	Kind  string `json:"kind,omitempty"`
 	Text  string `json:"text"`
@@ -350,6 +351,13 @@ func (p *picture) find(v view) {
 	if n := p.Total.During.Reclaimed; n > 0 || v.lost > 0 {
 		p.dying(v, n)
 	}
+	stuck := 0
+	for _, c := range v.crews {
+		stuck += c.Stuck
+	}
+	if stuck > 0 {
+		add("stuck", statsRow{}, waits && stuck >= p.Workers.Slots, "%d of %s taken by handlers that go on although their context has ended; see `jobctl workers`", stuck, count(p.Workers.Slots, "slot is", "slots are"))
+	}
 	held := map[string]int64{}
 	for _, r := range p.leaves() {
 		switch t := r.Trend; {
@@ -362,18 +370,25 @@ func (p *picture) find(v view) {
 				why = "no live worker polls that queue"
 			}
 			add("never_drains", r, true, "%s: %s wait, and %s", r.name(), short(float64(r.Ready)), why)
+		case t.Verdict == flow.Never && r.idle():
+			add("never_drains", r, true, "%s: %s wait, and none has run of late; `jobctl doctor` looks for why", r.name(), short(float64(r.Ready)))
 		case t.Verdict == flow.Never:
 			add("never_drains", r, true, "%s never drains at this rate: %s come a minute and %s go%s", r.name(), t.Due.text(rate), t.Out.text(rate), v.more(r))
 		}
 	}
 	for _, queue := range slices.Sorted(maps.Keys(held)) {
-		add("paused", statsRow{Queue: queue}, false, "%s is paused, for %s; %s wait", queue, age(v.paused[queue]), short(float64(held[queue])))
+		add("paused", statsRow{Queue: queue}, false, "%s is paused, for %s; %s wait; to go on: `jobctl queues resume %s`", queue, age(v.paused[queue]), short(float64(held[queue])), doctor.Argument(queue))
 	}
 	for _, r := range p.leaves() {
 		if n := r.During.Died; n > 0 {
 			add("died", r, false, "%s: %s died in the last %s; see `jobctl jobs list --status dead`", r.name(), count(int(n), "job", "jobs"), span(time.Duration(p.Since*float64(time.Second))))
 		}
 	}
+}
+
+// idle tells whether nothing of a row runs or has run: then a rate says nothing, and more workers like these would not help.
+func (r *statsRow) idle() bool {
+	return r.Running == 0 && r.Trend.Out == 0 && r.Trend.Failed == 0 && r.Trend.Reclaim == 0
 }
 
 // more says how many workers would do.

@@ -122,6 +122,21 @@ func TestStatsFitsTheTerminalAndHasTheWorstOnTop(t *testing.T) {
 	}
 }
 
+func TestACommandIsNotBrokenIfItFits(t *testing.T) {
+	t.Parallel()
+	for width, want := range map[int]string{
+		40: "5 died in the last hour; see\n  `jobctl jobs list`, `jobctl stats`.\n",
+		22: "5 died in the last\n  hour; see\n  `jobctl jobs list`,\n  `jobctl stats`.\n",
+		14: "5 died in the\n  last hour;\n  see `jobctl\n  jobs list`,\n  `jobctl\n  stats`.\n",
+	} {
+		var b bytes.Buffer
+		onTerminal(width, "NO_COLOR=1").writeParagraph(&b, hurts, "5 died in the last hour; see `jobctl jobs list`, `jobctl stats`.")
+		if b.String() != want {
+			t.Errorf("%d columns: %q, want %q", width, b.String(), want)
+		}
+	}
+}
+
 func TestColoursAreForTerminalsOnly(t *testing.T) {
 	t.Parallel()
 	p := sick().draw(statsFlags{})
@@ -301,11 +316,20 @@ func TestWhatHurtsIsSaidInWords(t *testing.T) {
 	s = newScene(2).flow("mail", "mail.send", 100, 50, 4000, time.Hour)
 	s.crews[0].Running = 20
 	check("for another reason", s, 1, "never_drains: mail.send in mail never drains at this rate: 100 come a minute and 50 go; not for want of workers: 10% of their slots are busy")
+	check("nothing of it runs", newScene(2).flow("mail", "mail.send", 0, 0, 9, time.Hour), 1, "never_drains: mail.send in mail: 9 wait, and none has run of late; `jobctl doctor` looks for why")
+	s = newScene(2).flow("mail", "mail.send", 0, 0, 9, time.Hour)
+	s.ago("mail.send", 2).Failed = 40
+	check("it runs, and fails", s, 1, "never_drains: mail.send in mail never drains at this rate: 0 come a minute and 0 go")
+	s = newScene(2).flow("mail", "mail.send", 10, 10, 4, time.Second)
+	s.crews[0].Stuck = 6
+	check("some stuck", s, 0, "stuck: 6 of 200 slots are taken by handlers that go on although their context has ended; see `jobctl workers`")
+	s.crews[0].Stuck = 200
+	check("all stuck", s, 1, "stuck: 200 of 200 slots are taken by handlers that go on although their context has ended; see `jobctl workers`")
 	check("no such worker", newScene(2).flow("reports", "r", 1, 0, 61, time.Hour), 1, "never_drains: r in reports: 61 wait, and no live worker polls that queue")
 	check("no such handler", newScene(2).flow("mail", "new", 1, 0, 61, time.Hour), 1, "never_drains: new in mail: 61 wait, and no live worker handles it")
 	s = newScene(2).flow("mail", "mail.send", 100, 0, 6100, time.Hour).flow("mail", "mail.digest", 1, 0, 61, time.Hour)
 	s.paused["mail"] = 2 * time.Hour
-	check("paused", s, 0, "paused: mail is paused, for 2h0m; 6161 wait")
+	check("paused", s, 0, "paused: mail is paused, for 2h0m; 6161 wait; to go on: `jobctl queues resume mail`")
 	s = newScene(2).flow("mail", "mail.send", 10, 10, 0, 0)
 	s.ago("mail.send", 1).Reclaimed, s.lost = 12, 2
 	check("dying", s, 1, "workers_die: workers die: 12 attempts were taken back from lost workers in the last 1h (2 workers), 2 a minute of late")

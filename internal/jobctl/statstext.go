@@ -104,8 +104,10 @@ func (c *cli) writeParagraph(w io.Writer, how colour, text string) {
 	flush := func() {
 		fmt.Fprintln(w, c.paint(how, fit(line, limit)))
 	}
-	for word := range strings.FieldsSeq(escape(text)) {
-		word = middle([]string{word}, max(limit/2, 10))[0]
+	for _, word := range unbroken(strings.Fields(escape(text)), limit-2) {
+		if !strings.Contains(word, " ") {
+			word = middle([]string{word}, max(limit/2, 10))[0]
+		}
 		switch {
 		case line == "":
 			line = word
@@ -117,6 +119,23 @@ func (c *cli) writeParagraph(w io.Writer, how colour, text string) {
 		}
 	}
 	flush()
+}
+
+// unbroken joins the words of each command, which stands between backquotes, if that fits: it is to be pasted.
+func unbroken(words []string, limit int) (out []string) {
+	for i := 0; i < len(words); i++ {
+		for n := i + 1; strings.Count(words[i], "`") == 1 && n <= len(words); n++ {
+			if command := strings.Join(words[i:n], " "); strings.Count(command, "`") == 2 {
+				if cells(command) <= limit {
+					words[n-1] = command
+					i = n - 1
+				}
+				break
+			}
+		}
+		out = append(out, words[i])
+	}
+	return out
 }
 
 // listed is a row with its name in the tables.

@@ -136,7 +136,7 @@ func (c *cli) writeStanding(w io.Writer, s standing) {
 	for _, f := range s.Findings {
 		c.writeParagraph(w, map[bool]colour{true: hurts, false: careful}[f.Fails], "! "+f.Text)
 		switch f.What {
-		case "no_workers", "workers_die":
+		case "no_workers", "workers_die", "stuck":
 			next["jobctl workers"] = true
 		case "died":
 			next["jobctl jobs list --status dead"] = true
@@ -155,4 +155,7 @@ func (c *cli) writeStanding(w io.Writer, s standing) {
 		verdict += "; look at `" + strings.Join(slices.Sorted(maps.Keys(next)), "`, `") + "`"
 	}
 	c.writeParagraph(w, plainly, verdict)
+	if !s.Well {
+		fmt.Fprintln(w, "what to do about it: `jobctl doctor`")
+	}
 }

@@ -28,7 +28,7 @@ func TestStatusSaysInAFewLinesWhetherAllIsWell(t *testing.T) {
 	}
 	q.ctl("status", "--oldest", "5m").want(1, "a ready job has waited for 10m, longer than 5m", "not well; look at ")
 	q.exec("UPDATE jobgen.workers SET lease_until = clock_timestamp() - interval '1 second'")
-	q.ctl("status").want(1, "workers  0 alive", "! ", "not well; look at ", "jobctl workers`").clean(80)
+	q.ctl("status").want(1, "workers  0 alive", "! ", "not well; look at ", "jobctl workers`", "\nwhat to do about it: `jobctl doctor`\n").clean(80)
 	var v struct {
 		Schema, Ready, Running, Dead int64
 		Server                       string

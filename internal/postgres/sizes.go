@@ -50,6 +50,7 @@ type Crew struct {
 	Workers int      `json:"workers"`
 	Slots   int      `json:"slots"`   // of all of them together
 	Running int      `json:"running"` // in how many of these a handler ran at their last heartbeats
+	Stuck   int      `json:"stuck"`   // in how many of these one runs on although its context has ended
 	Untold  int      `json:"untold"`  // of Workers: do not tell their slots, and Slots and Running are without them
 }
 
@@ -58,7 +59,7 @@ func (o Operator) Crews(ctx context.Context) ([]Crew, error) {
 	rows, err := o.q().Crews(ctx)
 	out := make([]Crew, len(rows))
 	for i, r := range rows {
-		out[i] = Crew{Queues: r.Queues, Kinds: r.Kinds, Workers: int(r.Workers), Slots: int(r.Slots), Running: int(r.Running), Untold: int(r.Untold)}
+		out[i] = Crew{Queues: r.Queues, Kinds: r.Kinds, Workers: int(r.Workers), Slots: int(r.Slots), Running: int(r.Running), Stuck: int(r.Stuck), Untold: int(r.Untold)}
 	}
 	return out, translate(err)
 }

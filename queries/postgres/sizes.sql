@@ -24,7 +24,7 @@ ORDER BY t.relname, i.relname NULLS FIRST;
 -- Crews tells how many live workers there are of each sort, with the same queues and kinds, and how busy they were at their last
 -- heartbeats. workers is small.
 SELECT w.queues::text[] AS queues, w.kinds::text[] AS kinds, count(*)::int AS workers, coalesce(sum(w.slots), 0)::int AS slots,
-       coalesce(sum(w.running), 0)::int AS running, (count(*) - count(w.slots))::int AS untold
+       coalesce(sum(w.running), 0)::int AS running, coalesce(sum(w.stuck), 0)::int AS stuck, (count(*) - count(w.slots))::int AS untold
 FROM jobgen.workers w
 WHERE w.lost_at IS NULL AND w.lease_until > clock_timestamp()
 GROUP BY w.queues, w.kinds
