@@ -43,11 +43,11 @@ func (v *visit) direction() error {
 			stopped = stopped || p.Name == l.Queue
 		}
 		var crew flow.Crew
-		slots, running := 0, 0
+		slots, running, stuck := 0, 0, 0
 		for _, w := range workers {
 			if w.Live && slices.Contains(w.Queues, l.Queue) && slices.Contains(w.Kinds, l.Kind) {
 				crew.Workers++
-				slots, running = slots+int(w.Slots), running+int(w.Running)
+				slots, running, stuck = slots+int(w.Slots), running+int(w.Running), stuck+int(w.Stuck)
 			}
 		}
 		if crew.Workers == 0 || stopped {
@@ -67,6 +67,8 @@ func (v *visit) direction() error {
 				saw("%s, %d%% of whose slots are used", count(crew.Workers, "worker takes them", "workers take them"), int(100*crew.Busy)).
 				so("It grows by %s jobs an hour, and each waits for longer than the one before.", num(t.Growth))
 			switch {
+			case stuck*2 > slots:
+				f.do("%d of their %d slots are stuck: see the check workers. More of these workers would get stuck, too.", stuck, slots)
 			case t.More > 0:
 				f.do("About %s like these would keep up. Before that: more slots (Config.Concurrency), if the machines and what the handlers call have room.", count(t.More, "more worker", "more workers"))
 			case t.Out == 0:

@@ -74,7 +74,15 @@ func (v *visit) workers() error {
 		}
 	}
 	if len(stuck) > 0 {
-		f := v.find(Warning, "Handlers run on although their context has ended")
+		var slots, taken int32
+		for _, w := range live {
+			slots, taken = slots+w.Slots, taken+w.Stuck
+		}
+		severity, title := Warning, "Handlers run on although their context has ended"
+		if slots > 0 && taken >= slots && len(heads) > 0 {
+			severity, title = Critical, title+", in all slots"
+		}
+		f := v.find(severity, "%s", title)
 		for _, w := range stuck[:min(len(stuck), 5)] {
 			f = f.saw("worker %s on %s, pid %d: %d stuck", w.ID, w.Host, w.Pid, w.Stuck)
 		}
@@ -83,7 +91,7 @@ func (v *visit) workers() error {
 		}
 		f.so("Each holds a slot, and memory, until the process ends. Their jobs have gone on without them.").
 			do("The worker's log has the stack of each: there the handler ignores ctx. To have the slots back now, restart it; Config.MaxStuck ends a process with too many.").
-			run("What it runs:", fmt.Sprintf("jobctl workers show %s", stuck[0].ID))
+			run("Whose they are, as far as those jobs have not ended or failed otherwise since:", "jobctl jobs list --error 'the handler ignored that'")
 	}
 	// Behind a backlog of what is handled, heads show nothing of what is not; a look at all levels does.
 	look, err := postgres.Operator{Pool: v.pool}.Look(v.ctx)
@@ -104,7 +112,7 @@ func (v *visit) workers() error {
 	if len(live) == 0 {
 		f := v.find(Critical, "No worker is alive, and jobs wait")
 		for i, h := range heads[:min(len(heads), 5)] {
-			f = f.saw("queue %s, kind %s: %s, the oldest for %s", h.Queue, h.Kind, count(h.N, "job", "jobs"), age(us(h.WaitsUs)))
+			f = f.saw("queue %s, kind %s: %s wait, the oldest for %s", h.Queue, h.Kind, atLeast(h.N), age(us(h.WaitsUs)))
 			if i == 4 && len(heads) > 5 {
 				f = f.saw("and %d more kinds", len(heads)-5)
 			}
@@ -270,6 +278,17 @@ func quantile(buckets []int64, q float64) (bound time.Duration, n int64) {
 	return 0, n
 }
 
+// uncut are the run times of the attempts that a timeout did not end: what those took says how long the timeout is, not the work.
+// They lie from the timeout's bucket on, the stuck ones far above.
+func uncut(buckets []int64, timeout time.Duration, cut int64) []int64 {
+	out := slices.Clone(buckets)
+	for i := len(out) - 1; i >= 0 && cut > 0 && time.Millisecond<<i > timeout/2; i-- {
+		n := min(out[i], cut)
+		out[i], cut = out[i]-n, cut-n
+	}
+	return out
+}
+
 func (v *visit) timeouts() error {
 	day, err := v.q.DoctorRunTimes(v.ctx, (24 * time.Hour).Microseconds())
 	if err != nil {
@@ -291,17 +310,19 @@ func (v *visit) timeouts() error {
 	for _, k := range day {
 		timeout := limit[k.Kind]
 		slow, n := quantile(k.RunTimes, 0.999)
-		half, _ := quantile(k.RunTimes, 0.5)
+		half, free := quantile(uncut(k.RunTimes, timeout, k.TimedOut), 0.5)
 		attempts := k.Succeeded + k.Failed
 		switch {
 		case k.TimedOut >= v.limits.CutLeast && float64(k.TimedOut) >= v.limits.CutShare*float64(attempts):
 			f := v.find(Warning, "The timeout of the kind %s ends many attempts", k.Kind).
 				saw("%s of %s attempts in the last day", num(k.TimedOut), num(attempts))
 			if timeout > 0 {
-				f = f.saw("the timeout is %s; half of all attempts take less than %s", age(timeout), age(half))
+				f = f.saw("the timeout is %s%s", age(timeout), map[bool]string{true: "; half of the others take less than " + age(half), false: "; hardly any comes to an end before"}[free > 0])
 			}
 			f = f.so("Each of these has used a slot for the whole timeout, and is tried again.")
-			if timeout > 0 && half*8 > timeout {
+			if timeout > 0 && free == 0 {
+				f.do("Either the work takes longer: then raise it (//job:kind … timeout=%s). Or it hangs: see what the handler waits for, and bound that by itself.", (4 * timeout).String())
+			} else if timeout > 0 && half*8 > timeout {
 				f.do("The timeout is near to what the work takes: raise it (//job:kind … timeout=%s).", (4 * timeout).String())
 			} else {
 				f.do("Most attempts are much faster, so these hang: see what the handler waits for, and bound that by itself. A longer timeout would hold slots for longer.")

@@ -32,7 +32,7 @@ func TestJobsThatNoLiveWorkerTakesAreFound(t *testing.T) {
 	p.wait(300, "q", "k", 1, "2 hours")
 	p.wait(5, "elsewhere", "k", 1, "2 minutes")
 	p.hire("lost_at = clock_timestamp(), beat_at = clock_timestamp() - interval '1 hour'")
-	p.finds("workers", doctor.Critical, "No worker is alive, and jobs wait", "queue q, kind k: 200 jobs, the oldest for 2h0m", "1 worker is on record and lost; the last was heard of 1h0m ago")
+	p.finds("workers", doctor.Critical, "No worker is alive, and jobs wait", "queue q, kind k: at least 200 wait, the oldest for 2h0m", "1 worker is on record and lost; the last was heard of 1h0m ago")
 	p.hire("")
 	p.wait(3, "q", "unknown", 1, "20 minutes")
 	p.wait(2, "q", "k", 3, "3 hours") // ahead of the others of its kind, as what nobody takes comes to be
@@ -49,7 +49,9 @@ func TestJobsThatNoLiveWorkerTakesAreFound(t *testing.T) {
 	p.healthy("workers")
 	p.hire("stuck = 2")
 	p.hire("stuck = 1, pid = 4712")
-	p.finds("workers", doctor.Warning, "Handlers run on although their context has ended", "web-1, pid 4711: 2 stuck", "web-1, pid 4712: 1 stuck", "jobctl workers show ")
+	p.finds("workers", doctor.Warning, "Handlers run on although their context has ended", "web-1, pid 4711: 2 stuck", "web-1, pid 4712: 1 stuck", "jobctl jobs list --error 'the handler ignored that'")
+	p.exec("UPDATE jobgen.workers SET slots = 2, running = 2, stuck = 2 WHERE lost_at IS NULL")
+	p.finds("workers", doctor.Critical, "Handlers run on although their context has ended, in all slots")
 }
 
 func TestAQueueThatWasForgottenPausedIsFound(t *testing.T) {
@@ -114,17 +116,21 @@ func (p *patient) sample(kind string, buckets string, succeeded, failed, timedOu
 func TestTimeoutsAreComparedWithTheRunTimesOfTheirKinds(t *testing.T) {
 	t.Parallel()
 	p := admit(t)
-	p.hire(fmt.Sprintf("kinds = '{far,cuts,hangs,fits}', timeouts_us = '{%d,%d,%d,%d}'", time.Hour.Microseconds(), time.Second.Microseconds(), time.Minute.Microseconds(), (10 * time.Minute).Microseconds()))
+	p.hire(fmt.Sprintf("kinds = '{far,cuts,hangs,most,all,fits}', timeouts_us = '{%d,%d,%d,%d,%d,%d}'", time.Hour.Microseconds(), time.Second.Microseconds(), time.Minute.Microseconds(), (2 * time.Second).Microseconds(), (2 * time.Second).Microseconds(), (10 * time.Minute).Microseconds()))
 	p.sample("far", "{2000,500,100}", 2600, 0, 0, 0, 0)
 	p.sample("fits", "{0,0,0,0,0,0,0,0,0,0,0,0,0,0,2000}", 2000, 0, 0, 0, 0) // 8 to 16 s
 	p.sample("cuts", "{0,0,0,0,0,0,0,0,0,500,300}", 700, 100, 100, 0, 0)     // half take 256 to 512 ms
 	p.sample("hangs", "{900}", 900, 100, 100, 0, 0)
+	p.sample("most", "{200,0,0,0,0,0,0,0,0,0,0,800,0,100}", 200, 900, 900, 0, 0)
+	p.sample("all", "{0,0,0,0,0,0,0,0,0,0,0,800,0,100}", 0, 900, 900, 0, 0)
 	r := p.examine("timeouts")
-	if len(r.Findings) != 3 {
+	if len(r.Findings) != 5 {
 		t.Errorf("%+v", r.Findings)
 	}
 	p.in(r, "timeouts", doctor.Note, "Timeouts that no run comes near", "kind far: timeout 1h0m; of 2,600 attempts in the last day, 99.9% took less than 4ms")
-	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind cuts ends many attempts", "100 of 800 attempts", "the timeout is 1s; half of all attempts take less than 512ms", "timeout=4s")
+	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind cuts ends many attempts", "100 of 800 attempts", "the timeout is 1s; half of the others take less than 512ms", "timeout=4s")
+	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind most ends many attempts", "900 of 1,100 attempts", "the timeout is 2s; half of the others take less than 1ms", "so these hang")
+	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind all ends many attempts", "the timeout is 2s; hardly any comes to an end before", "Either the work takes longer", "timeout=8s", "Or it hangs")
 	p.in(r, "timeouts", doctor.Warning, "The timeout of the kind hangs ends many attempts", "so these hang", "jobctl jobs list --kind hangs --status queued,dead --error 'timeout after'")
 }
 

@@ -313,6 +313,7 @@ func TestAKeysConflictIsExplained(t *testing.T) {
 	q.ctl("jobs", "delete", id(waits), "--yes").want(0)
 
 	died, newer := handed("died")
+	q.ctl("jobs", "show", id(died)).want(0, fmt.Sprintf("job %d is dead; its key is job %d's now: jobctl jobs show %d\n", died, newer, newer))
 	due(newer)
 	q.fail(w, 1, true, "no")
 	stays(died, fmt.Sprintf("job %d, which is dead too", newer), fmt.Sprintf("jobctl jobs requeue %d", newer))

@@ -59,7 +59,7 @@ func TestDoctorSaysWhatItSawWhatFollowsAndWhatToDo(t *testing.T) {
 		env := q.env
 		env.Width = width
 		o := q.ctlIn(env, "doctor", "--only", unhurt()).want(3, "1 critical, 2 warnings, ", "CRITICAL  No worker is alive, and jobs wait [workers]",
-			"  queue billing, kind billing.charge_card: 1 job,", "\n  so: Nothing runs, no schedule ticks,", "\n  do: Start the program", "\nhealthy: schema, ").clean(width)
+			"  queue billing, kind billing.charge_card: 1 wait,", "\n  so: Nothing runs, no schedule ticks,", "\n  do: Start the program", "\nhealthy: schema, ").clean(width)
 		if c, w := strings.Index(o.out, "CRITICAL"), strings.Index(o.out, "WARNING"); c > w {
 			t.Errorf("not the worst first:\n%s", o.out)
 		}

@@ -124,7 +124,7 @@ func (c *cli) list(ctx context.Context, op postgres.Operator, s *selection, befo
 		c.note("%s%s, newest first; that is all%s", count(n, "job", "jobs"), s, walked)
 	}
 	if j := out.Jobs; len(j) > 0 && !slices.ContainsFunc(j, func(j engine.Job) bool { return j.Status != "dead" }) {
-		c.note("what became of one: jobctl jobs show %d; for a fresh start: jobctl jobs requeue, with these filters", j[0].ID)
+		c.note("why one died: jobctl jobs show %d; for a fresh start: jobctl jobs requeue, with these filters", j[0].ID)
 	}
 	return nil
 }

@@ -393,8 +393,17 @@ func (r *statsRow) idle() bool {
 
 // more says how many workers would do.
 func (v *view) more(r statsRow) string {
-	crew, _ := crewOf(v.crews, place{r.Queue, r.Kind})
+	at := place{r.Queue, r.Kind}
+	crew, _ := crewOf(v.crews, at)
+	slots, stuck := 0, 0
+	for _, c := range v.crews {
+		if at.in(c) {
+			slots, stuck = slots+c.Slots, stuck+c.Stuck
+		}
+	}
 	switch n := r.Trend.More; {
+	case stuck*2 > slots:
+		return "; most of its workers' slots are stuck"
 	case n == 1:
 		return "; about 1 more worker like these"
 	case n > 1:

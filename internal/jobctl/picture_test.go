@@ -325,6 +325,10 @@ func TestWhatHurtsIsSaidInWords(t *testing.T) {
 	check("some stuck", s, 0, "stuck: 6 of 200 slots are taken by handlers that go on although their context has ended; see `jobctl workers`")
 	s.crews[0].Stuck = 200
 	check("all stuck", s, 1, "stuck: 200 of 200 slots are taken by handlers that go on although their context has ended; see `jobctl workers`")
+	s = newScene(2).flow("mail", "mail.send", 100, 50, 4000, time.Hour)
+	s.crews[0].Stuck = 150
+	check("too slow because stuck", s, 1, "stuck: 150 of 200 slots are taken by handlers that go on although their context has ended; see `jobctl workers`",
+		"never_drains: mail.send in mail never drains at this rate: 100 come a minute and 50 go; most of its workers' slots are stuck")
 	check("no such worker", newScene(2).flow("reports", "r", 1, 0, 61, time.Hour), 1, "never_drains: r in reports: 61 wait, and no live worker polls that queue")
 	check("no such handler", newScene(2).flow("mail", "new", 1, 0, 61, time.Hour), 1, "never_drains: new in mail: 61 wait, and no live worker handles it")
 	s = newScene(2).flow("mail", "mail.send", 100, 0, 6100, time.Hour).flow("mail", "mail.digest", 1, 0, 61, time.Hour)

@@ -226,6 +226,9 @@ func (s *story) headline() string {
 	case "running":
 		return strings.TrimRight(fmt.Sprintf("job %d is running %s", s.ID, since(s.Status, s.Job.RunAt, s.Job.ClaimedAt, s.Now)), " ")
 	case "dead":
+		if h := s.Holder; h != nil && h.Job > 0 && h.Job != s.ID && h.Status != "" && !h.Expired {
+			return fmt.Sprintf("job %d is dead; its key is job %d's now: jobctl jobs show %d", s.ID, h.Job, h.Job)
+		}
 		return fmt.Sprintf("job %d is dead; for a fresh start: jobctl jobs requeue %d", s.ID, s.ID)
 	case "finished":
 		return fmt.Sprintf("job %d has finished, %s ago", s.ID, age(s.Now.Sub(*s.Result.FinishedAt)))
