@@ -133,7 +133,15 @@ func (v *visit) workers() error {
 		if us(h.WaitsUs) >= v.limits.Forlorn {
 			severity = Critical
 		}
-		saw := fmt.Sprintf("queue %s, kind %s: %s, the oldest for %s", h.Queue, h.Kind, atLeast(h.N)+" wait", age(us(h.WaitsUs)))
+		wait := atLeast(h.N)
+		for _, l := range look.Levels { // heads end at a bound that the kinds of a queue share
+			if l.Queue == h.Queue && l.Kind == h.Kind && l.Ready > h.N && !(queue && kind) {
+				if wait = num(l.Ready); look.Share < 1 {
+					wait = "about " + wait
+				}
+			}
+		}
+		saw := fmt.Sprintf("queue %s, kind %s: %s wait, the oldest for %s", h.Queue, h.Kind, wait, age(us(h.WaitsUs)))
 		if h.ID > 0 {
 			saw += fmt.Sprintf(" (job %d)", h.ID)
 		}
