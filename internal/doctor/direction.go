@@ -64,8 +64,12 @@ func (v *visit) direction() error {
 			f := v.find(Warning, "The backlog of the kind %s never drains at this rate", l.Kind).
 				saw("queue %s: %s wait, the oldest for %s", l.Queue, num(l.Ready), age(l.Oldest)).
 				saw("in the last %s, %.3g a minute became due, and %.3g left", age(t.To.Sub(t.From)), t.Due, t.Out).
-				saw("%s, %d%% of whose slots are used", count(crew.Workers, "worker takes them", "workers take them"), int(100*crew.Busy)).
-				so("It grows by %s jobs an hour, and each waits for longer than the one before.", num(t.Growth))
+				saw("%s, %d%% of whose slots are used", count(crew.Workers, "worker takes them", "workers take them"), int(100*crew.Busy))
+			if num(t.Growth) == "0" { // nothing comes any more
+				f.so("It stays as it is, and those that wait go on waiting.")
+			} else {
+				f.so("It grows by %s jobs an hour, and each waits for longer than the one before.", num(t.Growth))
+			}
 			switch {
 			case stuck*2 > slots:
 				f.do("%d of their %d slots are stuck: see the check workers. More of these workers would get stuck, too.", stuck, slots)

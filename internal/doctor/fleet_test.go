@@ -215,6 +215,12 @@ func TestABacklogThatGrowsIsFoundAndOneThatShrinksIsNot(t *testing.T) {
 	if len(r.Findings) != 1 {
 		t.Errorf("%+v", r.Findings)
 	}
+	p.exec("UPDATE jobgen.workers SET stuck = 6")
+	p.exec("UPDATE jobgen.samples SET arrived = 0, succeeded = 0, ready = 2000 WHERE kind = 'grows'")
+	f := p.finds("direction", doctor.Warning, "The backlog of the kind grows never drains", "0 a minute became due, and 0 left", "It stays as it is", "6 of their 10 slots are stuck: see the check workers")
+	if text := show(f); strings.Contains(text, "more worker") || strings.Contains(text, "grows by") {
+		t.Error(text)
+	}
 	p.exec("DELETE FROM jobgen.looks")
 	if r := p.examine("direction"); len(r.Unchecked) != 1 || len(r.Healthy) != 0 || !strings.HasSuffix(r.Unchecked[0].Reason, "grows, shrinks") {
 		t.Errorf("%+v", r)
