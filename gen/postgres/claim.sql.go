@@ -294,7 +294,7 @@ func (q *Queries) Held(ctx context.Context, workerID uuid.UUID) ([]HeldRow, erro
 }
 
 const nextDue = `-- name: NextDue :one
-SELECT greatest(least($1::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), $1::bigint)), 0)::bigint AS us
+SELECT greatest(least($1::bigint, coalesce(min(extract(epoch FROM greatest(least(d.run_at, '9999-12-31Z'), '0001-01-01Z') - now()) * 1000000), $1::bigint)), 0)::bigint AS us
 FROM (SELECT unnest($2::text[]) AS queue,
              unnest($3::smallint[]) AS priority,
              unnest($4::timestamptz[]) AS mark_at,
@@ -319,7 +319,8 @@ type NextDueParams struct {
 
 // NextDue tells in how many microseconds the next job becomes due, at most @within_us: from the marks on, 0 if one is due
 // already, of whatever kind; or with @later, of those that are not due yet. One probe of jobs_claim for each range, which
-// also walks the entries of running jobs to the right of the mark.
+// also walks the entries of running jobs to the right of the mark. Nothing is subtracted from infinity, which somebody may have
+// written to put a job off for good: that would fail, for all of them.
 func (q *Queries) NextDue(ctx context.Context, arg NextDueParams) (int64, error) {
 	row := q.db.QueryRow(ctx, nextDue,
 		arg.WithinUs,

@@ -80,7 +80,7 @@ func (q *Queries) LookFirst(ctx context.Context) (LookFirstRow, error) {
 
 const lookHeads = `-- name: LookHeads :many
 SELECT h.queue::text AS queue, h.priority::smallint AS priority, h.later, h.kind,
-       count(*) AS n, greatest(coalesce(extract(epoch FROM now() - min(h.run_at)) * 1000000, 0), 0)::bigint AS oldest_us
+       count(*) AS n, (extract(epoch FROM now() - greatest(least(min(h.run_at), now()), '0001-01-01Z'::timestamptz)) * 1000000)::bigint AS oldest_us
 FROM (
   SELECT q.queue, p.priority, false AS later, r.kind, r.run_at
   FROM (SELECT unnest($1::text[]) AS queue) q CROSS JOIN (SELECT generate_series(0, 9)::smallint AS priority) p CROSS JOIN LATERAL (
@@ -149,7 +149,7 @@ SELECT j.queue, j.kind, j.priority,
        count(*) FILTER (WHERE j.status = 'queued' AND j.run_at > now()) AS scheduled,
        count(*) FILTER (WHERE j.status = 'running') AS running,
        count(*) FILTER (WHERE j.status = 'dead') AS dead,
-       coalesce(extract(epoch FROM now() - min(j.run_at) FILTER (WHERE j.status = 'queued' AND j.run_at <= now())) * 1000000, 0)::bigint AS oldest_us
+       coalesce(extract(epoch FROM now() - greatest(min(j.run_at) FILTER (WHERE j.status = 'queued' AND j.run_at <= now()), CASE WHEN bool_or(j.status = 'queued' AND j.run_at <= now()) THEN '0001-01-01Z'::timestamptz END)) * 1000000, 0)::bigint AS oldest_us
 FROM jobgen.jobs j TABLESAMPLE SYSTEM ($1::real) REPEATABLE (0)
 GROUP BY j.queue, j.kind, j.priority
 `

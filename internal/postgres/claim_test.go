@@ -266,6 +266,28 @@ func TestG13NextDueSeesOnlyWhatComes(t *testing.T) {
 	}
 }
 
+// Somebody with psql puts a job off for good, or to the front.
+func TestG9AJobWhoseTimeIsInfiniteKeepsNobodyFromWhatComesNorFromCounting(t *testing.T) {
+	t.Parallel()
+	f := open(t)
+	w := f.worker(time.Hour)
+	f.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, run_at) VALUES ('q', 'k', '{}', 'infinity'), ('q', 'k', '{}', '-infinity')`)
+	for _, later := range []bool{false, true} {
+		if d, err := f.store.NextDue(f.ctx(), left(w), later, time.Minute); err != nil || d != time.Minute {
+			t.Errorf("%s, %v (later: %v); want the limit", d, err, later)
+		}
+	}
+	op := postgres.Operator{Pool: f.pool}
+	whole, err := op.Look(f.ctx())
+	if err != nil || len(whole.Levels) != 1 || whole.Levels[0].Ready != 1 || whole.Levels[0].Scheduled != 1 {
+		t.Errorf("looked: %+v, %v", whole.Levels, err)
+	}
+	f.exec(`INSERT INTO jobgen.queues (name) VALUES ('q')`)
+	if _, err := op.LookAtPart(f.ctx(), 0); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAStoreTellsWhatItIsConnectedTo(t *testing.T) {
 	t.Parallel()
 	f := open(t)

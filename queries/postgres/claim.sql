@@ -109,8 +109,9 @@ SELECT EXISTS (
 -- name: NextDue :one
 -- NextDue tells in how many microseconds the next job becomes due, at most @within_us: from the marks on, 0 if one is due
 -- already, of whatever kind; or with @later, of those that are not due yet. One probe of jobs_claim for each range, which
--- also walks the entries of running jobs to the right of the mark.
-SELECT greatest(least(@within_us::bigint, coalesce(min(extract(epoch FROM d.run_at - now()) * 1000000), @within_us::bigint)), 0)::bigint AS us
+-- also walks the entries of running jobs to the right of the mark. Nothing is subtracted from infinity, which somebody may have
+-- written to put a job off for good: that would fail, for all of them.
+SELECT greatest(least(@within_us::bigint, coalesce(min(extract(epoch FROM greatest(least(d.run_at, '9999-12-31Z'), '0001-01-01Z') - now()) * 1000000), @within_us::bigint)), 0)::bigint AS us
 FROM (SELECT unnest(@queues::text[]) AS queue,
              unnest(@priorities::smallint[]) AS priority,
              unnest(@mark_ats::timestamptz[]) AS mark_at,

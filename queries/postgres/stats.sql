@@ -18,7 +18,7 @@ SELECT j.queue, j.kind, j.priority,
        count(*) FILTER (WHERE j.status = 'queued' AND j.run_at > now()) AS scheduled,
        count(*) FILTER (WHERE j.status = 'running') AS running,
        count(*) FILTER (WHERE j.status = 'dead') AS dead,
-       coalesce(extract(epoch FROM now() - min(j.run_at) FILTER (WHERE j.status = 'queued' AND j.run_at <= now())) * 1000000, 0)::bigint AS oldest_us
+       coalesce(extract(epoch FROM now() - greatest(min(j.run_at) FILTER (WHERE j.status = 'queued' AND j.run_at <= now()), CASE WHEN bool_or(j.status = 'queued' AND j.run_at <= now()) THEN '0001-01-01Z'::timestamptz END)) * 1000000, 0)::bigint AS oldest_us
 FROM jobgen.jobs j TABLESAMPLE SYSTEM (sqlc.arg(percent)::real) REPEATABLE (0)
 GROUP BY j.queue, j.kind, j.priority;
 
@@ -35,7 +35,7 @@ SELECT s.queue FROM jobgen.samples s WHERE s.minute > now() - interval '10 minut
 -- counted exactly. Served by jobs_claim; it walks the entries of finished jobs that vacuum has not been able to remove, so it may
 -- run into its time limit while the horizon is pinned. Suspects are in jobs_suspect.
 SELECT h.queue::text AS queue, h.priority::smallint AS priority, h.later, h.kind,
-       count(*) AS n, greatest(coalesce(extract(epoch FROM now() - min(h.run_at)) * 1000000, 0), 0)::bigint AS oldest_us
+       count(*) AS n, (extract(epoch FROM now() - greatest(least(min(h.run_at), now()), '0001-01-01Z'::timestamptz)) * 1000000)::bigint AS oldest_us
 FROM (
   SELECT q.queue, p.priority, false AS later, r.kind, r.run_at
   FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN (SELECT generate_series(0, 9)::smallint AS priority) p CROSS JOIN LATERAL (
