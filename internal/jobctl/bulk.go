@@ -144,7 +144,7 @@ func (c *cli) actOnIDs(ctx context.Context, op postgres.Operator, a *action, ids
 	}
 	switch {
 	case failed != nil:
-		return fmt.Errorf("stopped after %d of %d; running it again is safe: %w", len(done), len(ids), failed)
+		return &stopped{fmt.Sprintf("stopped after %d of %d; running it again is safe", len(done), len(ids)), failed}
 	case interrupted:
 		return findingf("interrupted after %d of %d; running it again is safe", len(done), len(ids))
 	case len(left) > 0:
@@ -332,7 +332,7 @@ func (c *cli) count(ctx context.Context, op postgres.Operator, a *action, walk *
 			return t, findingf("interrupted while counting; nothing was changed")
 		}
 		if err != nil {
-			return t, err
+			return t, &stopped{"stopped while counting; nothing was changed", err}
 		}
 		if time.Since(began) > progressFrom {
 			c.progress(fmt.Sprintf("counting: %s so far; %s", number(t.n), walked(walk, began)))
@@ -645,7 +645,7 @@ func (r *bulkRun) report(failed error) error {
 	so := fmt.Sprintf("after %s%s%s; running it again is safe and goes on with what is left", number(r.done+r.asked), of, doubt)
 	switch {
 	case failed != nil:
-		return fmt.Errorf("stopped %s: %w", so, failed)
+		return &stopped{"stopped " + so, failed}
 	case r.interrupted:
 		return findingf("interrupted %s", so)
 	case r.done+r.asked+r.taken+r.moved+locked == 0:

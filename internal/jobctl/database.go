@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
@@ -50,6 +51,10 @@ func (c *cli) connect(ctx context.Context) (*database, error) {
 		conn.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe // works through any pooler
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		conn.TypeMap().RegisterType(&pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &clampedTimes{}})
+		return nil
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -97,6 +102,15 @@ func malformed(source string, err error) error {
 	return errors.New("one of the PG* variables has no valid value (PGPORT is a number, PGSSLMODE one of disable, allow, prefer, require, verify-ca, verify-full)")
 }
 
+// lacking is for errors of a schema whose version is right: there is nothing to migrate.
+func lacking(err error) error {
+	var pg *pgconn.PgError
+	if errors.Is(err, engine.ErrNotMigrated) && errors.As(err, &pg) {
+		return fmt.Errorf("%s, which the schema of this version has: `jobctl doctor` tells what is missing", pg.Message)
+	}
+	return err
+}
+
 // databaseError ends a command because the database cannot be used.
 type databaseError struct {
 	text string
@@ -106,13 +120,26 @@ type databaseError struct {
 func (e *databaseError) Error() string { return e.text }
 func (e *databaseError) Unwrap() error { return e.err }
 
+// stopped is how far a command had got when the database failed it.
+type stopped struct {
+	so  string
+	err error
+}
+
+func (s *stopped) Error() string { return s.so + ": " + s.err.Error() }
+func (s *stopped) Unwrap() error { return s.err }
+
 // explain says in one sentence what to do, and which database it is about.
 func (d *database) explain(err error) error {
 	var f *finding
 	if err == nil || errors.As(err, &f) {
 		return err
 	}
-	return &databaseError{fmt.Sprintf("%s [%s: %s]", strings.TrimPrefix(d.reason(err), "jobgen: "), d.source, d.target), err}
+	so, cause := "", err
+	if s, is := err.(*stopped); is { //nolint:errorlint // nothing wraps it
+		so, cause = s.so+": ", s.err
+	}
+	return &databaseError{fmt.Sprintf("%s%s [%s: %s]", so, strings.TrimPrefix(d.reason(cause), "jobgen: "), d.source, d.target), err}
 }
 
 func (d *database) reason(err error) string {
@@ -123,6 +150,10 @@ func (d *database) reason(err error) string {
 		return "the database is not migrated, or not far enough: run `jobctl migrate up`, and see `jobctl migrate status`"
 	case errors.As(err, &pg) && pg.Code == "25006": // read_only_sql_transaction
 		return "the database is read-only (a standby, or default_transaction_read_only is on): connect to the primary"
+	case errors.As(err, &pg) && pg.Code == "42501" && strings.HasSuffix(err.Error(), pg.Error()) && strings.Count(err.Error(), pg.Message) == 1: // nobody has explained it
+		return fmt.Sprintf("%s: this role may not change that; connect as one that may, or grant it what workers need (docs/operating/install.md)", pg.Message)
+	case errors.As(err, &pg) && !errors.As(err, &conn) && strings.HasPrefix(pg.Code, "57P"): // shutdown, terminated
+		return fmt.Sprintf("the server ended the connection (%s): see whether it restarts, or who did that", pg.Message)
 	case errors.As(err, &conn) && !errors.As(err, &pg):
 		return fmt.Sprintf("no database answers (%s): check that it runs and that the connection settings are right", network(err))
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -161,10 +162,68 @@ func TestLookingWorksOnAReadOnlyDatabaseAndRequeueingSaysWhyNot(t *testing.T) {
 	q.ctl("jobs", "show", id(n), "--database-url", url).want(0, "card declined")
 	q.ctl("migrate", "status", "--database-url", url).want(0)
 	q.ctl("jobs", "requeue", id(n), "--database-url", url).want(3, "read-only", "connect to the primary")
-	q.ctl("migrate", "up", "--database-url", url).want(3, "read-only", "connect to the primary").sentence()
+	for _, args := range [][]string{{"migrate", "up"}, {"migrate", "down", "--yes", "--force"}} {
+		if o := q.ctl(append(args, "--database-url", url)...).want(3, "read-only", "connect to the primary").sentence(); strings.Contains(o.err, "unknown") {
+			t.Errorf("%v: %s", args, o.err)
+		}
+	}
 	if q.count("SELECT count(*) FROM jobgen.jobs WHERE status = 'dead'") != 1 {
 		t.Error("the job is not dead any more")
 	}
+}
+
+func TestWithoutTheRightToChangeJobsEachCommandSaysWhoMay(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	n := q.deadJob()
+	q.exec("CREATE ROLE looks_only LOGIN PASSWORD 'x'")
+	t.Cleanup(func() {
+		if _, err := q.pool.Exec(context.Background(), "DROP OWNED BY looks_only; DROP ROLE looks_only"); err != nil {
+			t.Error(err)
+		}
+	})
+	q.exec("GRANT USAGE ON SCHEMA jobgen TO looks_only; GRANT SELECT ON ALL TABLES IN SCHEMA jobgen TO looks_only; GRANT SELECT ON ALL SEQUENCES IN SCHEMA jobgen TO looks_only")
+	url := with(q.url(), "role=looks_only")
+	q.ctl("jobs", "list", "--database-url", url).want(0, "dead")
+	for _, args := range [][]string{
+		{"jobs", "requeue", id(n)}, {"jobs", "requeue", "--all", "--yes"}, {"jobs", "cancel", id(n)}, {"jobs", "delete", id(n), "--yes"},
+		{"jobs", "edit", id(n), "--priority", "3", "--yes"}, {"queues", "pause", "mail"},
+	} {
+		o := q.ctl(append(args, "--database-url", url)...).want(3, "permission denied", "this role may not change that", "docs/operating/install.md")
+		if strings.Contains(o.err, "SQLSTATE") {
+			t.Errorf("%v: %s", args, o.err)
+		}
+	}
+}
+
+// What is missing is of this version, so there is nothing to migrate.
+func TestOfASchemaThatLacksATableTheDoctorIsNamed(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	q.exec("DROP TABLE jobgen.job_archive CASCADE")
+	q.ctl("jobs", "show", "1").want(3, "job_archive", "jobctl doctor").sentence()
+}
+
+// Jobs have times of the years 1 to 9999, unless somebody with psql has put one off for good.
+func TestAJobWhoseTimeIsInfiniteHidesNoOther(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	q.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, run_at, created_at) VALUES
+		('q', 'parked', '{}', 'infinity', '-infinity'), ('q', 'late', '{}', '294276-01-01', now()), ('q', 'early', '{}', '-infinity', now()), ('q', 'other', '{}', now(), now())`)
+	q.ctl("jobs", "list").want(0, "parked", "late", "early", "other")
+	var v struct {
+		Jobs []struct {
+			RunAt time.Time `json:"run_at"`
+		}
+	}
+	q.ctl("jobs", "list", "--json").want(0).decode(&v)
+	if len(v.Jobs) != 4 || v.Jobs[3].RunAt.Year() != 9999 || v.Jobs[2].RunAt.Year() != 9999 || v.Jobs[1].RunAt.Year() != 1 {
+		t.Errorf("%+v", v.Jobs)
+	}
+	q.ctl("jobs", "show", "1", "--json").want(0, "9999-12-31")
+	q.ctl("status").want(1, "ready    2")
+	q.ctl("queues").want(0, "q")
+	q.ctl("jobs", "edit", "1", "--delay", "0s", "--yes").want(0, "job 1 changed")
 }
 
 func TestTheFlagGoesBeforeTheVariableAndThatBeforeThoseOfPsql(t *testing.T) {

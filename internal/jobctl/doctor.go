@@ -1,6 +1,7 @@
 package jobctl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -65,9 +66,9 @@ The checks:
 			if len(all) > 0 && !slices.ContainsFunc(all, func(m postgres.Migration) bool { return !m.AppliedAt.IsZero() }) {
 				return db.explain(engine.ErrNotMigrated)
 			}
-			report, err := doctor.Run(cmd.Context(), db.pool, only, doctor.Default)
-			if err != nil {
-				return db.explain(err)
+			report, failed := doctor.Run(cmd.Context(), db.pool, only, doctor.Default)
+			if failed != nil {
+				return db.explain(cmp.Or(err, failed)) // of the first contact, in one sentence
 			}
 			return c.diagnose(cmd.Context(), report)
 		},

@@ -58,8 +58,9 @@ Output
   Tables fit the terminal, or 80 columns where there is none (COLUMNS overrides
   that); what does not fit ends in …. Their times are local, with the offset;
   ages are by the database's clock. Notes go to stderr. With --json, stdout is
-  one JSON object whose times are RFC 3339 in UTC. Control characters in
-  payloads, errors and names are printed as escapes.
+  one JSON object whose times are RFC 3339 in UTC, or empty if there is nothing
+  to tell but an error, which is a line on stderr then too. Control characters
+  in payloads, errors and names are printed as escapes.
 
 Exit status
   0  done
@@ -188,7 +189,7 @@ func (c *cli) operate(fn operator) func(*cobra.Command, []string) error {
 		if err := op.Check(cmd.Context()); err != nil {
 			return db.explain(err)
 		}
-		return db.explain(fn(cmd.Context(), op, args))
+		return db.explain(lacking(fn(cmd.Context(), op, args)))
 	}
 }
 

@@ -24,7 +24,9 @@ func (c *cli) queues() *cobra.Command {
 		`What is decided about a queue holds for all workers, until it is decided otherwise,
 and comes before what their programs say. They see it at once as a rule, and within
 seconds in any case.`)
-	cmd.AddCommand(c.queuesList(),
+	list := c.queuesList()
+	byDefault(cmd, list)
+	cmd.AddCommand(list,
 		c.queuesDecide("pause QUEUE…", "Stop the claiming of a queue's jobs",
 			`Pause stops the claiming of a queue's jobs. Running handlers go on, and so do
 enqueueing and schedules. A queue that no worker knows yet can be paused.`, jobs.PauseQueue),
@@ -202,6 +204,9 @@ func (c *cli) printQueues(queues []engine.ListedQueue, now time.Time, look *engi
 		}
 	}); err != nil {
 		return err
+	}
+	if len(out.Queues) == 0 {
+		c.note("no queue has jobs, is polled by a live worker, or has anything decided about it")
 	}
 	if look != nil && look.Share < 1 {
 		c.note("ready is estimated from %s of the table", percent(look.Share))

@@ -101,7 +101,7 @@ func (c *cli) runStats(cmd *cobra.Command, f statsFlags) error {
 	look := func(ctx context.Context) (picture, error) {
 		v, err := f.look(ctx, op)
 		if err != nil {
-			return picture{}, db.explain(err)
+			return picture{}, db.explain(lacking(err))
 		}
 		m.remember(&f, &v)
 		return f.draw(v), nil

@@ -17,13 +17,16 @@ import (
 // statusSince is how far status looks back.
 const statusSince = 15 * time.Minute
 
+// deadExact dead jobs are counted, also where the table is too big to count the others.
+const deadExact = 1000
+
 // standing is what status tells.
 type standing struct {
 	Now       time.Time `json:"now"`
 	Server    string    `json:"server"`
 	Standby   bool      `json:"standby,omitempty"`
 	Schema    int64     `json:"schema"`
-	Exact     bool      `json:"exact"` // false: ready and scheduled are estimates
+	Exact     bool      `json:"exact"` // false: ready and scheduled are estimates, and 1000 dead or more
 	Workers   workforce `json:"workers"`
 	Ready     int64     `json:"ready"`
 	Oldest    float64   `json:"oldest_s"`
@@ -117,21 +120,26 @@ func (c *cli) writeStanding(w io.Writer, s standing) {
 	if s.Standby {
 		server += ", a standby"
 	}
-	fmt.Fprintf(w, "server   %s, jobgen's schema %d\n", escape(server), s.Schema)
-	workers := fmt.Sprintf("workers  %d alive", s.Workers.Live)
+	line := func(name, text string) { wrapTo(w, c.width(), fmt.Sprintf("%-9s", name), "         ", text) }
+	line("server", fmt.Sprintf("%s, jobgen's schema %d", server, s.Schema))
+	workers := fmt.Sprintf("%d alive", s.Workers.Live)
 	if s.Workers.Slots > 0 {
 		workers += fmt.Sprintf(", %d of %d slots busy", s.Workers.Busy, s.Workers.Slots)
 	}
 	if s.Workers.Lost > 0 {
 		workers += fmt.Sprintf("; %d lost in the last %s", s.Workers.Lost, span(statusSince))
 	}
-	fmt.Fprintln(w, workers)
-	ready := fmt.Sprintf("ready    %s%s", about, short(float64(s.Ready)))
+	line("workers", workers)
+	ready := fmt.Sprintf("%s%s", about, short(float64(s.Ready)))
 	if s.Ready > 0 {
 		ready += fmt.Sprintf(", the oldest for %s; %s", age(seconds(s.Oldest)), direction(s.Trend))
 	}
-	fmt.Fprintln(w, ready)
-	fmt.Fprintf(w, "running  %s; scheduled %s%s; dead %s\n", short(float64(s.Running)), about, short(float64(s.Scheduled)), short(float64(s.Dead)))
+	line("ready", ready)
+	aboutDead := about
+	if s.Dead < deadExact {
+		aboutDead = ""
+	}
+	line("running", fmt.Sprintf("%s; scheduled %s%s; dead %s%s", short(float64(s.Running)), about, short(float64(s.Scheduled)), aboutDead, short(float64(s.Dead))))
 	next := map[string]bool{}
 	for _, f := range s.Findings {
 		c.writeParagraph(w, map[bool]colour{true: hurts, false: careful}[f.Fails], "! "+f.Text)

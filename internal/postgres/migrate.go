@@ -146,7 +146,7 @@ func migrating(ctx context.Context, app *pgxpool.Pool, down bool, waiting func(e
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return fmt.Errorf("jobgen: a migration needs two connections at once, and the second did not come within %s; let the pooler open two at least (default_pool_size), or connect to the database directly: %w", secondTime, err)
 	case !errors.Is(err, engine.ErrNotMigrated) && (err != nil || !down): // nil: there is nothing to do
-		return owned(ctx, q, err)
+		return err
 	}
 	if !down {
 		if err := q.CreateSchema(ctx); err != nil {
