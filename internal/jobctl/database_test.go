@@ -19,7 +19,7 @@ import (
 // onJobs are the commands that need the tables.
 var onJobs = [][]string{
 	{"jobs", "list"}, {"jobs", "show", "1"}, {"jobs", "requeue", "1"}, {"jobs", "requeue", "--kind", "k", "--yes"}, {"jobs", "requeue", "--kind", "k", "--dry-run"},
-	{"stats"}, {"stats", "--watch"}, {"queues", "list"},
+	{"stats"}, {"stats", "--watch"}, {"status"}, {"queues"}, {"queues", "list"}, {"workers"}, {"schedules"},
 }
 
 var onSchema = [][]string{{"migrate", "up"}, {"migrate", "status"}}
@@ -114,7 +114,7 @@ func TestWithoutAServerEachCommandSaysWhereItLooked(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	for _, args := range append(onJobs, onSchema...) {
+	for _, args := range slices.Concat(onJobs, onSchema, [][]string{{"doctor"}}) {
 		run(t, t.Context(), jobctl.Env{}, append(args, "--database-url", "postgres://ada:geheim@"+address+"/app")...).
 			want(3, "no database answers", address, `database "app"`, `user "ada"`).sentence().conceals("geheim")
 	}
@@ -126,7 +126,7 @@ func TestAPasswordIsNeverPrinted(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
 		url := "postgres://ada:" + password + "@" + refuseLogins(t) + "/app?sslmode=disable"
-		for _, args := range append(onJobs, onSchema...) {
+		for _, args := range slices.Concat(onJobs, onSchema, [][]string{{"doctor"}}) {
 			run(t, t.Context(), jobctl.Env{}, append(args, "--database-url", url)...).
 				want(3, "refused the login", "check user and password", "--database-url").sentence().conceals(password)
 		}

@@ -62,7 +62,7 @@ The checks:
 			}
 			defer db.pool.Close()
 			// Of another version than this jobctl's, or out of this role's reach, the schema is a finding.
-			all, _ := postgres.Migrations(cmd.Context(), db.pool)
+			all, err := postgres.Migrations(cmd.Context(), db.pool)
 			if len(all) > 0 && !slices.ContainsFunc(all, func(m postgres.Migration) bool { return !m.AppliedAt.IsZero() }) {
 				return db.explain(engine.ErrNotMigrated)
 			}
