@@ -226,6 +226,17 @@ func TestAJobWhoseTimeIsInfiniteHidesNoOther(t *testing.T) {
 	q.ctl("jobs", "edit", "1", "--delay", "0s", "--yes").want(0, "job 1 changed")
 }
 
+// A script whose variable is not set must not delete everything, or serve to everybody.
+func TestAnEmptyFilterIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--key", "--error", "--older", "--newer", "--waiting", "--status", "--kind", "--queue", "--payload"} {
+		for _, verb := range []string{"delete", "cancel", "requeue"} {
+			run(t, t.Context(), jobctl.Env{}, "jobs", verb, "--all", "--yes", flag, "", "--database-url", "postgres://x@127.0.0.1:1/y").want(2, flag).sentence()
+		}
+	}
+	run(t, t.Context(), jobctl.Env{}, "exporter", "--listen", "").want(2, "--listen is empty")
+}
+
 func TestTheFlagGoesBeforeTheVariableAndThatBeforeThoseOfPsql(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("JOBGEN_PG") == "docker" {

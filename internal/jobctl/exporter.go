@@ -1,6 +1,7 @@
 package jobctl
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -44,6 +45,8 @@ There is no TLS and no password: put a proxy before it if others can reach it.`,
 				return fmt.Errorf("--timeout is %s; it may be 100ms to 10m", config.Timeout)
 			case config.Most < 1 || config.Most > 100_000:
 				return fmt.Errorf("--most is %d; it may be 1 to 100000", config.Most)
+			case listen == "": // which would be any port of all addresses
+				return errors.New("--listen is empty; it is an address like localhost:29187")
 			}
 			return nil
 		},

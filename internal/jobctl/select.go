@@ -33,6 +33,7 @@ type selection struct {
 	payload               []string
 	all                   bool
 	allowed               []string
+	given                 func(flag string) bool
 }
 
 const selectionHelp = `
@@ -50,8 +51,8 @@ how far that is.
 
 // flags adds the filters to a command about jobs of these statuses.
 func (s *selection) flags(c *cli, cmd *cobra.Command, allowed []string, bulk bool) {
-	s.allowed = allowed
 	flags, f := cmd.Flags(), &s.filter
+	s.allowed, s.given = allowed, flags.Changed
 	flags.StringSliceVar(&f.Statuses, "status", nil, "only of this `status`; joined by commas, or repeated")
 	flags.StringArrayVar(&f.Kinds, "kind", nil, "only this `kind`; may be repeated")
 	flags.StringArrayVar(&f.Queues, "queue", nil, "only this `queue`; may be repeated")
@@ -74,6 +75,14 @@ func (s *selection) check(args []string) (err error) {
 	f := &s.filter
 	if f.IDs, err = parseIDs(args); err != nil {
 		return err
+	}
+	// An empty one would select everything, which a script with an unset variable does not mean.
+	for flag, empty := range map[string]bool{
+		"status": len(f.Statuses) == 0, "older": s.older == "", "newer": s.newer == "", "waiting": s.waiting == "", "error": f.Error == "", "key": s.key == "",
+	} {
+		if empty && s.given(flag) {
+			return fmt.Errorf("--%s is empty", flag)
+		}
 	}
 	for _, v := range f.Statuses {
 		if !slices.Contains(s.allowed, v) {
