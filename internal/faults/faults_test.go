@@ -30,6 +30,9 @@ func TestPromisesHoldUnderFaults(t *testing.T) {
 		seed = uint64(rand.Uint32())
 	}
 	t.Logf("again: go test ./internal/faults -run '^%s$' -faults.seed %d -faults.for %v", t.Name(), seed, *forFlag)
+	if *onlyFlag != "" && !slices.ContainsFunc(faults, func(f fault) bool { return f.name == *onlyFlag }) {
+		t.Fatalf("there is no fault %q", *onlyFlag)
+	}
 	w := open(t, seed, *placeFlag)
 	w.run(plan(seed, *forFlag, *placeFlag, *onlyFlag), *forFlag)
 	w.verify()

@@ -45,14 +45,13 @@ func plan(seed uint64, length time.Duration, places int, only string) (steps []s
 		s.for_ = []time.Duration{lease / 3, lease, 2 * lease, 3 * lease}[random.IntN(4)] + time.Duration(random.IntN(500))*time.Millisecond
 		n := random.IntN(sum)
 		for _, f := range faults {
-			if n -= f.weight; n < 0 {
+			if n -= f.weight; only == f.name || only == "" && n < 0 {
 				s.fault = f
 				break
 			}
 		}
-		if at += s.after; only == "" || only == s.fault.name {
-			steps = append(steps, s)
-		}
+		at += s.after
+		steps = append(steps, s)
 	}
 	return steps
 }
