@@ -15,7 +15,7 @@ func TestAnIdleWorkerSendsTwoStatementsAHeartbeat(t *testing.T) {
 	t.Parallel()
 	pool := database(t)
 	watched, tap := tapped(t, pool)
-	start(t, watched, worker.Config{Lease: 300 * time.Millisecond}, stampers(pool, kind("t.idle")))
+	start(t, watched, worker.Config{Lease: 1500 * time.Millisecond}, stampers(pool, kind("t.idle")))
 	eventually(t, soon, "the worker sleeps", func() bool { return one[int](t, pool, `SELECT count(*) FROM jobgen.wake`) == 1 })
 	count := func(names ...string) (n int) {
 		for _, name := range names {
@@ -26,7 +26,7 @@ func TestAnIdleWorkerSendsTwoStatementsAHeartbeat(t *testing.T) {
 	beats, looks := count("Heartbeat"), count("Signs")
 	others := []string{"Control", "MarkLost", "Reclaim", "SuspectWaiting", "PurgeResults"}
 	before := count(others...)
-	eventually(t, soon, "thirty heartbeats", func() bool { return count("Heartbeat") >= beats+30 })
+	eventually(t, soon, "ten heartbeats", func() bool { return count("Heartbeat") >= beats+10 })
 	if n, m := count("Signs")-looks, count("Heartbeat")-beats; n > m+1 {
 		t.Errorf("%d looks in %d heartbeats", n, m)
 	}
