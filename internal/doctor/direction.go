@@ -6,6 +6,7 @@ import (
 
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/flow"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -62,19 +63,19 @@ func (v *visit) direction() error {
 			unknown = append(unknown, l.Kind)
 		case flow.Never:
 			f := v.find(Warning, "The backlog of the kind %s never drains at this rate", l.Kind).
-				saw("queue %s: %s wait, the oldest for %s", l.Queue, num(l.Ready), age(l.Oldest)).
+				saw("queue %s: %s wait, the oldest for %s", l.Queue, human.Number(l.Ready), age(l.Oldest)).
 				saw("in the last %s, %.3g a minute became due, and %.3g left", age(t.To.Sub(t.From)), t.Due, t.Out).
-				saw("%s, %d%% of whose slots are used", count(crew.Workers, "worker takes them", "workers take them"), int(100*crew.Busy))
-			if num(t.Growth) == "0" { // nothing comes any more
+				saw("%s, %d%% of whose slots are used", human.Count(crew.Workers, "worker takes them", "workers take them"), int(100*crew.Busy))
+			if int64(t.Growth) == 0 { // nothing comes any more
 				f.so("It stays as it is, and those that wait go on waiting.")
 			} else {
-				f.so("It grows by %s jobs an hour, and each waits for longer than the one before.", num(t.Growth))
+				f.so("It grows by %s jobs an hour, and each waits for longer than the one before.", human.Number(int64(t.Growth)))
 			}
 			switch {
 			case stuck*2 > slots:
 				f.do("%d of their %d slots are stuck: see the check workers. More of these workers would get stuck, too.", stuck, slots)
 			case t.More > 0:
-				f.do("About %s like these would keep up. Before that: more slots (Config.Concurrency), if the machines and what the handlers call have room.", count(t.More, "more worker", "more workers"))
+				f.do("About %s like these would keep up. Before that: more slots (Config.Concurrency), if the machines and what the handlers call have room.", human.Count(t.More, "more worker", "more workers"))
 			case t.Out == 0:
 				f.do("None leaves: see what its handlers do, and fail with.").run("", "jobctl jobs list --kind "+Argument(l.Kind)+" --status running,dead")
 			default:

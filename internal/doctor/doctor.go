@@ -21,6 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+
+	"github.com/jobgen-go/jobgen/internal/human"
 )
 
 // Severity is how bad a finding is.
@@ -214,7 +216,7 @@ const hiddenQuery = "<insufficient privilege>"
 // seesAll says so if this role does not see what other roles' sessions do.
 func (v *visit) seesAll() {
 	if !v.server.SeesAll && v.server.Hidden > 0 {
-		v.cannot(fmt.Sprintf("role %s does not see what %s of other roles do", v.server.Role, count(int64(v.server.Hidden), "session", "sessions")),
+		v.cannot(fmt.Sprintf("role %s does not see what %s of other roles do", v.server.Role, human.Count(int64(v.server.Hidden), "session", "sessions")),
 			"GRANT pg_monitor TO "+ident(v.server.Role)+";")
 	}
 }

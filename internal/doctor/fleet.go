@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -31,9 +32,9 @@ func handles(w *gen.DoctorWorkersRow, h *gen.DoctorHeadsRow) (queue, kind, versi
 
 func atLeast(n int64) string {
 	if n >= headRows {
-		return "at least " + num(n)
+		return "at least " + human.Number(n)
 	}
-	return num(n)
+	return human.Number(n)
 }
 
 // heads are the longest waiting jobs of each queue, none if they cannot be had in time: while a snapshot is held, the entries of
@@ -118,7 +119,7 @@ func (v *visit) workers() error {
 			}
 		}
 		if n := len(all); n > 0 {
-			f = f.saw("%s on record and lost; the last was heard of %s ago", count(n, "worker is", "workers are"), age(us(slices.MinFunc(all, func(a, b gen.DoctorWorkersRow) int { return int(min(1, max(-1, a.BeatUs-b.BeatUs))) }).BeatUs)))
+			f = f.saw("%s on record and lost; the last was heard of %s ago", human.Count(n, "worker is", "workers are"), age(us(slices.MinFunc(all, func(a, b gen.DoctorWorkersRow) int { return int(min(1, max(-1, a.BeatUs-b.BeatUs))) }).BeatUs)))
 		}
 		f.so("Nothing runs, no schedule ticks, nothing is purged.").do("Start the program that runs the worker; its log says why it ended.")
 		return nil
@@ -136,7 +137,7 @@ func (v *visit) workers() error {
 		wait := atLeast(h.N)
 		for _, l := range look.Levels { // heads end at a bound that the kinds of a queue share
 			if l.Queue == h.Queue && l.Kind == h.Kind && l.Ready > h.N && !(queue && kind) {
-				if wait = num(l.Ready); look.Share < 1 {
+				if wait = human.Number(l.Ready); look.Share < 1 {
 					wait = "about " + wait
 				}
 			}
@@ -148,10 +149,10 @@ func (v *visit) workers() error {
 		cancel := "jobctl jobs list --kind " + Argument(h.Kind) + " --status queued"
 		switch {
 		case !queue:
-			v.find(severity, "No live worker takes jobs of the queue %s", h.Queue).saw("%s", saw).saw("%s, of other queues", count(len(live), "live worker", "live workers")).
+			v.find(severity, "No live worker takes jobs of the queue %s", h.Queue).saw("%s", saw).saw("%s, of other queues", human.Count(len(live), "live worker", "live workers")).
 				so("They wait until one does.").do("Start a worker of that queue (Config.Queues), or enqueue to another.").run("What waits:", cancel)
 		case !kind:
-			v.find(severity, "No live worker handles the kind %s", h.Kind).saw("%s", saw).saw("%s, none with this kind and queue", count(len(live), "live worker", "live workers")).
+			v.find(severity, "No live worker handles the kind %s", h.Kind).saw("%s", saw).saw("%s, none with this kind and queue", human.Count(len(live), "live worker", "live workers")).
 				so("They wait until one does.").
 				do("Deploy a program that registers it. If the kind was renamed, its new declaration takes the old name along (//job:was).").run("What waits, and can be cancelled:", cancel)
 		case !version:
@@ -204,7 +205,7 @@ func (v *visit) running() error {
 		}
 	}
 	if n := len(rows); n > 5 {
-		f = f.saw("%s in all, among the %s oldest jobs", num(n), num(oldestJobs))
+		f = f.saw("%s in all, among the %s oldest jobs", human.Number(n), human.Number(oldestJobs))
 	}
 	ids = ids[:min(len(ids), 1000)]
 	f.so("They neither run nor end. Any live worker takes such jobs back within minutes: so none is alive, or its upkeep fails.").
@@ -323,7 +324,7 @@ func (v *visit) timeouts() error {
 		switch {
 		case k.TimedOut >= v.limits.CutLeast && float64(k.TimedOut) >= v.limits.CutShare*float64(attempts):
 			f := v.find(Warning, "The timeout of the kind %s ends many attempts", k.Kind).
-				saw("%s of %s attempts in the last day", num(k.TimedOut), num(attempts))
+				saw("%s of %s attempts in the last day", human.Number(k.TimedOut), human.Number(attempts))
 			if timeout > 0 {
 				f = f.saw("the timeout is %s%s", age(timeout), map[bool]string{true: "; half of the others take less than " + age(half), false: "; hardly any comes to an end before"}[free > 0])
 			}
@@ -337,7 +338,7 @@ func (v *visit) timeouts() error {
 			}
 			f.run("Which jobs:", "jobctl jobs list --kind "+Argument(k.Kind)+" --status queued,dead --error 'timeout after'")
 		case timeout >= v.limits.FarLeast && n >= v.limits.FarRuns && float64(slow)*v.limits.FarFactor <= float64(timeout):
-			far = append(far, fmt.Sprintf("kind %s: timeout %s; of %s attempts in the last day, 99.9%% took less than %s", k.Kind, age(timeout), num(n), age(slow)))
+			far = append(far, fmt.Sprintf("kind %s: timeout %s; of %s attempts in the last day, 99.9%% took less than %s", k.Kind, age(timeout), human.Number(n), age(slow)))
 		}
 	}
 	if len(far) > 0 {
@@ -368,7 +369,7 @@ func (v *visit) crashes() error {
 	}
 	for _, s := range suspects {
 		v.find(Warning, "Jobs of the kind %s take their worker down", s.Kind).
-			saw("%s whose worker was lost twice or more while it ran, %d times at most (job %d)", count(s.N, "job", "jobs"), s.Crashes, s.ID).
+			saw("%s whose worker was lost twice or more while it ran, %d times at most (job %d)", human.Count(s.N, "job", "jobs"), s.Crashes, s.ID).
 			so("Each time, the jobs beside it wait until the lease has run out. Such a job now runs alone, and is dead after the fifth time.").
 			run("What it is:", fmt.Sprintf("jobctl jobs show %d", s.ID)).
 			do("See why the process ended: out of memory (the kernel's log), a fatal error of Go's (a concurrent map write, a stack that is too deep), os.Exit.")
@@ -384,7 +385,7 @@ func (v *visit) crashes() error {
 	for _, k := range hour {
 		if k.Reclaimed > 0 {
 			back += k.Reclaimed
-			kinds = append(kinds, fmt.Sprintf("%s (%s)", k.Kind, num(k.Reclaimed)))
+			kinds = append(kinds, fmt.Sprintf("%s (%s)", k.Kind, human.Number(k.Reclaimed)))
 		}
 	}
 	if lost == 0 && back == 0 {
@@ -394,9 +395,9 @@ func (v *visit) crashes() error {
 	if lost >= 3 {
 		s = Warning
 	}
-	f := v.find(s, "Workers were lost").saw("%s in the last %s", count(lost, "worker", "workers"), age(v.limits.Lost))
+	f := v.find(s, "Workers were lost").saw("%s in the last %s", human.Count(lost, "worker", "workers"), age(v.limits.Lost))
 	if back > 0 {
-		f = f.saw("%s taken back, of the kinds %s", count(back, "job was", "jobs were"), list(kinds))
+		f = f.saw("%s taken back, of the kinds %s", human.Count(back, "job was", "jobs were"), list(kinds))
 	}
 	f.so("A process that ends in order leaves no trace here, so these were killed, crashed, or cut off. Their jobs waited until the lease had run out, and ran again.").
 		run("What ran when they were lost, as far as it has not finished since:", "jobctl jobs list --error 'the worker process was lost'").
@@ -462,9 +463,9 @@ func (v *visit) deadJobs() error {
 		total += k.n
 	}
 	slices.SortFunc(all, func(a, b *kind) int { return int(min(1, max(-1, b.n-a.n))) })
-	many := count(total, "job is", "jobs are")
+	many := human.Count(total, "job is", "jobs are")
 	if slices.ContainsFunc(all, func(k *kind) bool { return k.n >= deadCounted }) { // nobody has counted on
-		many = num(total) + " or more jobs are"
+		many = human.Number(total) + " or more jobs are"
 	}
 	f := v.find(severity, "%s dead", many)
 	for i, k := range all {
@@ -478,12 +479,12 @@ func (v *visit) deadJobs() error {
 				common = text
 			}
 		}
-		line := fmt.Sprintf("kind %s: %s, the last %s ago", k.name, num(k.n), age(us(k.last)))
+		line := fmt.Sprintf("kind %s: %s, the last %s ago", k.name, human.Number(k.n), age(us(k.last)))
 		if k.n >= deadCounted {
 			line = fmt.Sprintf("kind %s: 1,000 or more, the last %s ago", k.name, age(us(k.last)))
 		}
 		if k.died > 0 {
-			line += fmt.Sprintf(", %s in the last day", num(k.died))
+			line += fmt.Sprintf(", %s in the last day", human.Number(k.died))
 		}
 		f = f.saw("%s", line).saw("  %d of the newest %d like: %s", k.errors[common], k.read, clip(k.example[common], 120))
 	}
@@ -499,7 +500,7 @@ func (v *visit) schedules() error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	f := v.find(Warning, "%s late", count(len(rows), "schedule is", "schedules are"))
+	f := v.find(Warning, "%s late", human.Count(len(rows), "schedule is", "schedules are"))
 	for _, r := range rows[:min(5, len(rows))] {
 		f = f.saw("%s of kind %s: its tick was due %s ago", r.Name, r.Kind, age(us(r.LateUs)))
 	}
@@ -519,9 +520,9 @@ func (v *visit) history() error {
 	}
 	for _, o := range overdue {
 		if o.N > 0 {
-			n := num(o.N)
+			n := human.Number(o.N)
 			if o.N == overdueRows {
-				n = "more than " + num(o.N-1)
+				n = "more than " + human.Number(o.N-1)
 			}
 			v.find(Warning, "What has expired is not purged from the table %s", o.Rel).saw("%s rows expired an hour ago or earlier", n).
 				so("The table grows.").do("Any live worker purges, about once a minute: start one, or see the log of one for what its upkeep says.")
@@ -535,14 +536,14 @@ func (v *visit) history() error {
 	var kinds []string
 	for _, k := range kept {
 		n += k.N
-		kinds = append(kinds, fmt.Sprintf("%s (%s)", k.Kind, num(k.N)))
+		kinds = append(kinds, fmt.Sprintf("%s (%s)", k.Kind, human.Number(k.N)))
 	}
 	if n > 0 {
 		s := Note
 		if n >= v.limits.KeptMany {
 			s = Warning
 		}
-		v.find(s, "Results are kept for longer than %s", age(v.limits.Keep)).saw("%s: %s", count(n, "result", "results"), list(kinds)).
+		v.find(s, "Results are kept for longer than %s", age(v.limits.Keep)).saw("%s: %s", human.Count(n, "result", "results"), list(kinds)).
 			so("The table of keys grows by each job of these kinds and is never purged, as far as anybody can see.").
 			do("A shorter keep= in the kind's annotation holds for the results from then on.").
 			sql("For those that are there:", fmt.Sprintf("UPDATE jobgen.job_result SET expires_at = clock_timestamp() + interval '30 days'\nWHERE kind = %s AND expires_at > clock_timestamp() + interval '30 days';", literal(kept[0].Kind)))
@@ -554,7 +555,7 @@ func (v *visit) history() error {
 	live := table(all, "jobs")
 	for _, name := range []string{"job_attempt", "job_archive", "job_result"} {
 		if t := table(all, name); t.Size+t.IndexesSize >= max(v.limits.History, live.Size+live.IndexesSize) {
-			v.find(Note, "The table %s is larger than the queue itself", name).saw("%s, %s; jobs: %s", size(t.Size+t.IndexesSize), count(t.Live, "row", "rows"), size(live.Size+live.IndexesSize)).
+			v.find(Note, "The table %s is larger than the queue itself", name).saw("%s, %s; jobs: %s", human.Bytes(t.Size+t.IndexesSize), human.Count(t.Live, "row", "rows"), human.Bytes(live.Size+live.IndexesSize)).
 				so("Backups and vacuums carry it along.").do("%s", map[string]string{
 				"job_attempt": "Attempts that failed are kept for Config.KeepAttempts (7 days): see what fails (jobctl stats), or keep them for less.",
 				"job_archive": "Keep finished jobs for less, or for fewer kinds.",

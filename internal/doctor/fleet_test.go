@@ -162,7 +162,7 @@ func TestDeadJobsAreShownByKindWithTheirCommonestError(t *testing.T) {
 		FROM generate_series(1, 120) i`)
 	p.exec(`INSERT INTO jobgen.jobs (queue, kind, payload, status, attempt, claimed_at, last_error) VALUES ('q', 'odd kind', '{}', 'dead', 20, clock_timestamp() - interval '3 days', 'x')`)
 	p.sample("mail.send", "{}", 0, 500, 0, 0, 42)
-	p.finds("dead-jobs", doctor.Warning, "121 jobs are dead", "kind mail.send: 120, the last 5m ago, 42 in the last day", `75 of the newest 100 like: dial tcp 10.0.0.119:25: "smtp-119" refused`,
+	p.finds("dead-jobs", doctor.Warning, "121 jobs are dead", "kind mail.send: 120, the last 5m0s ago, 42 in the last day", `75 of the newest 100 like: dial tcp 10.0.0.119:25: "smtp-119" refused`,
 		"kind odd kind: 1, the last 3d0h ago", "jobctl jobs list --status dead --kind mail.send", "jobctl jobs requeue --kind mail.send")
 	p.exec("DELETE FROM jobgen.jobs WHERE kind = 'mail.send'")
 	p.finds("dead-jobs", doctor.Note, "1 job is dead", "jobctl jobs requeue --kind 'odd kind'")
@@ -190,7 +190,7 @@ func TestWhatIsNotPurgedOrKeptForEverIsFound(t *testing.T) {
 	p.in(r, "history", doctor.Warning, "not purged from the table job_archive", "more than 10,000 rows expired")
 	p.exec("DELETE FROM jobgen.job_result; DELETE FROM jobgen.job_archive")
 	p.exec(`INSERT INTO jobgen.job_result (kind, key, job_id, finished_at, expires_at) SELECT 'forever', 'k' || i, i, now(), CASE WHEN i = 1 THEN 'infinity' ELSE now() + interval '100 years' END FROM generate_series(1, 20) i`)
-	f := p.finds("history", doctor.Note, "Results are kept for longer than 365d0h", "20 results: forever (20)")
+	f := p.finds("history", doctor.Note, "Results are kept for longer than 365d", "20 results: forever (20)")
 	p.limits.KeptMany = 20
 	p.finds("history", doctor.Warning, "Results are kept")
 	p.cured(f)

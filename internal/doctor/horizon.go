@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+
+	"github.com/jobgen-go/jobgen/internal/human"
 )
 
 // table finds one of the tables.
@@ -29,7 +31,7 @@ func (v *visit) horizon() error {
 	}
 	v.seesAll()
 	dead := table(all, "jobs").Dead + table(all, "claims").Dead
-	rows := fmt.Sprintf("jobgen.jobs has %s and %s live", count(table(all, "jobs").Dead, "dead row", "dead rows"), num(table(all, "jobs").Live))
+	rows := fmt.Sprintf("jobgen.jobs has %s and %s live", human.Count(table(all, "jobs").Dead, "dead row", "dead rows"), human.Number(table(all, "jobs").Live))
 	const so = "Vacuum can remove no row that has ended since: the tables grow by each job that finishes, and claims get dearer, until it ends."
 	severity := func(old bool) Severity {
 		if old && dead >= v.limits.ManyDead {
@@ -41,7 +43,7 @@ func (v *visit) horizon() error {
 		if s.Backend == "walsender" {
 			if s.Age >= v.limits.SlotAge {
 				v.find(severity(true), "A standby keeps dead rows from being removed").
-					saw("standby %s at %s (pid %d): its oldest snapshot is %s old", s.Application, s.Address, s.Pid, count(s.Age, "transaction", "transactions")).saw("%s", rows).so(so).
+					saw("standby %s at %s (pid %d): its oldest snapshot is %s old", s.Application, s.Address, s.Pid, human.Count(s.Age, "transaction", "transactions")).saw("%s", rows).so(so).
 					sql("On the standby: find the long query, and end it.", "SELECT pid, xact_start, left(query, 60) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 5;").
 					sql("Or, on the standby, no feedback: its long queries may then be cancelled.", "ALTER SYSTEM SET hot_standby_feedback = off;\nSELECT pg_reload_conf();")
 			}
@@ -52,7 +54,7 @@ func (v *visit) horizon() error {
 		}
 		f := v.find(severity(us(s.OpenUs) >= v.limits.VeryOld), "A session keeps dead rows from being removed").
 			saw("%s", session(s.Pid, s.Role, s.Application, s.State, us(s.OpenUs))).sawQuery(s.Query).
-			saw("it began %s ago; %s", count(s.Age, "transaction", "transactions"), rows).so(so)
+			saw("it began %s ago; %s", human.Count(s.Age, "transaction", "transactions"), rows).so(so)
 		say := "Ends it; what it has written is rolled back, and its query, which still runs, is lost."
 		switch {
 		case strings.HasPrefix(s.State, "idle"):
@@ -72,7 +74,7 @@ func (v *visit) horizon() error {
 	for _, p := range prepared {
 		if us(p.OpenUs) >= v.limits.Old {
 			v.find(severity(us(p.OpenUs) >= v.limits.VeryOld), "A prepared transaction keeps dead rows from being removed").
-				saw("%s of role %s, prepared %s and %s ago", literal(p.Gid), p.Role, age(us(p.OpenUs)), count(p.Age, "transaction", "transactions")).saw("%s", rows).
+				saw("%s of role %s, prepared %s and %s ago", literal(p.Gid), p.Role, age(us(p.OpenUs)), human.Count(p.Age, "transaction", "transactions")).saw("%s", rows).
 				so("%s Its locks are held, too, also over a restart.", so).
 				sql("If the other databases have rolled it back, or nobody coordinates it any more: what it wrote is lost.", "ROLLBACK PREPARED "+literal(p.Gid)+";").
 				sql("If they have committed it:", "COMMIT PREPARED "+literal(p.Gid)+";")
@@ -104,13 +106,13 @@ func (v *visit) slots(rows string, severity Severity) error {
 				so("Its consumer cannot go on from it."))
 		case s.Age >= least && s.Age > 0:
 			drop(v.find(severity, "A replication slot keeps dead rows from being removed").saw("%s", saw).
-				saw("its oldest snapshot (xmin) is %s old", count(s.Age, "transaction", "transactions")).saw("%s", rows).saw("it keeps %s of WAL", size(s.Kept)).
+				saw("its oldest snapshot (xmin) is %s old", human.Count(s.Age, "transaction", "transactions")).saw("%s", rows).saw("it keeps %s of WAL", human.Bytes(s.Kept)).
 				so("Vacuum can remove no row that has ended since: the tables grow by each job that finishes, and claims get dearer, until the slot moves on or goes."))
 		case s.Kept >= v.limits.SlotWAL && !s.Active || s.Kept >= 20*v.limits.SlotWAL:
-			f := v.find(Warning, "A replication slot makes the server keep WAL").saw("%s", saw).saw("it keeps %s of WAL", size(s.Kept)).
+			f := v.find(Warning, "A replication slot makes the server keep WAL").saw("%s", saw).saw("it keeps %s of WAL", human.Bytes(s.Kept)).
 				so("The disk fills, and a server with a full disk stops. A queue writes about a kilobyte of WAL for each job.")
 			if s.CatalogAge > 0 {
-				f = f.saw("it keeps dead rows of the catalogs, %s old, and none of jobgen's tables", count(s.CatalogAge, "transaction", "transactions"))
+				f = f.saw("it keeps dead rows of the catalogs, %s old, and none of jobgen's tables", human.Count(s.CatalogAge, "transaction", "transactions"))
 			}
 			drop(f).sql("A bound for all slots; one that needs more is lost.", "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';\nSELECT pg_reload_conf();")
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+
+	"github.com/jobgen-go/jobgen/internal/human"
 )
 
 // settingsOf gives what a new session of this role has.
@@ -122,7 +124,7 @@ func (v *visit) locks() error {
 	if len(waits) >= 10 || us(waits[0].WaitsUs) >= v.limits.LongWait {
 		s = Critical
 	}
-	f := v.find(s, "%s for a lock on the queue", count(len(waits), "session waits", "sessions wait"))
+	f := v.find(s, "%s for a lock on the queue", human.Count(len(waits), "session waits", "sessions wait"))
 	for _, w := range waits[:min(3, len(waits))] {
 		f = f.saw("%s, waits for %s", session(w.Pid, w.Role, w.Application, "", 0), age(us(w.WaitsUs))).sawQuery(w.Query)
 	}
@@ -402,7 +404,7 @@ func (v *visit) pooler() error {
 		}
 	}
 	if pooled > 0 {
-		v.find(Note, "Workers are behind a transaction pooler").saw("%s", count(pooled, "worker", "workers")).
+		v.find(Note, "Workers are behind a transaction pooler").saw("%s", human.Count(pooled, "worker", "workers")).
 			so("LISTEN does not work there: an idle worker polls, and a job may wait for some seconds.").
 			do("Connect workers directly, or by a pool in session mode (docs/runtime/pgbouncer.md), if that is too long.")
 	}
@@ -429,7 +431,7 @@ func (v *visit) serverVersion() error {
 			so("Faults that are found from now on stay in it.").do("Upgrade the server (pg_upgrade).")
 	}
 	if days := us(v.server.CountedUs).Hours() / 24; v.server.Deadlocks > 0 && us(v.server.CountedUs) > 0 && float64(v.server.Deadlocks) >= v.limits.Deadlocks*max(1, days) {
-		v.find(Note, "Deadlocks").saw("%s in database %s in %s or more", num(v.server.Deadlocks), v.server.Database, age(us(v.server.CountedUs))).
+		v.find(Note, "Deadlocks").saw("%s in database %s in %s or more", human.Number(v.server.Deadlocks), v.server.Database, age(us(v.server.CountedUs))).
 			so("The server ends one of the statements, which is tried again. Statements of the queue lock in one order; transactions that lock rows of their own beside an enqueue may not.").
 			do("The server's log has both sides of each.")
 	}
@@ -454,7 +456,7 @@ func (v *visit) checkpoints() (err error) {
 	}
 	if c.Requested >= 20 && c.Requested > c.Timed && us(c.CountedUs) >= v.limits.Checkpoints {
 		mb, _ := strconv.ParseInt(s["max_wal_size"], 10, 64)
-		v.find(Note, "Checkpoints come too often").saw("%s because WAL came to max_wal_size (%s), %s by time, in %s", num(c.Requested), size(mb<<20), num(max(0, c.Timed)), age(us(c.CountedUs))).
+		v.find(Note, "Checkpoints come too often").saw("%s because WAL came to max_wal_size (%s), %s by time, in %s", human.Number(c.Requested), human.Bytes(mb<<20), human.Number(max(0, c.Timed)), age(us(c.CountedUs))).
 			so("After each, the first change of a page writes all of it to the WAL: a queue writes up to several times as much.").
 			sql("", fmt.Sprintf("ALTER SYSTEM SET max_wal_size = '%dMB';\nSELECT pg_reload_conf();", 4*mb))
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	gen "github.com/jobgen-go/jobgen/gen/postgres"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -155,7 +156,7 @@ func (v *visit) tables() error {
 	for _, t := range all {
 		name := "jobgen." + ident(t.Name)
 		if t.Persistence == "u" {
-			v.find(Critical, "The table %s is unlogged", t.Name).saw("%s has %s", name, count(t.Live, "row", "rows")).
+			v.find(Critical, "The table %s is unlogged", t.Name).saw("%s has %s", name, human.Count(t.Live, "row", "rows")).
 				so("After a crash of the server it is empty, and on a standby it always is: jobs that were committed are lost.").
 				sql("Writes the table anew; nobody can use it meanwhile.", "ALTER TABLE "+name+" SET LOGGED;")
 		}
@@ -346,7 +347,7 @@ func (v *visit) deadRows() error {
 		if o == nil || t.Dead < normal {
 			continue
 		}
-		saw := fmt.Sprintf("jobgen.%s: %s, %s; autovacuum should come from %s on", t.Name, count(t.Dead, "dead row", "dead rows"), num(t.Live)+" live", num(comes))
+		saw := fmt.Sprintf("jobgen.%s: %s, %s; autovacuum should come from %s on", t.Name, human.Count(t.Dead, "dead row", "dead rows"), human.Number(t.Live)+" live", human.Number(comes))
 		vacuum := "VACUUM jobgen." + ident(t.Name) + ";"
 		never := t.VacuumedUs < 0
 		if slices.ContainsFunc(vacuums, func(w gen.DoctorVacuumsRow) bool { return strings.Contains(w.Query, "jobgen."+t.Name) }) {
@@ -426,7 +427,7 @@ func (v *visit) bloat() error {
 		note := func(what string, have int64, need float64) {
 			if free := have - int64(need); free >= v.limits.Slack && free >= have/2 {
 				room += free
-				of = append(of, fmt.Sprintf("%s: %s, about %s of it empty", what, size(have), size(free)))
+				of = append(of, fmt.Sprintf("%s: %s, about %s of it empty", what, human.Bytes(have), human.Bytes(free)))
 			}
 		}
 		width := int64(0)
@@ -450,11 +451,11 @@ func (v *visit) bloat() error {
 		if len(of) == 0 {
 			continue
 		}
-		f := v.find(Note, "About %s of the table %s are empty", size(room), t.Name)
+		f := v.find(Note, "About %s of the table %s are empty", human.Bytes(room), t.Name)
 		for _, line := range of {
 			f = f.saw("%s", line)
 		}
-		f.saw("%s, estimated from the statistics", count(t.Live, "row", "rows")).
+		f.saw("%s, estimated from the statistics", human.Count(t.Live, "row", "rows")).
 			so("Space on the disk, and longer backups; it is used again when a backlog comes. Claims do not notice.").
 			sql("Gives it back, if the queue is short now: cuts off the empty end, then builds the indexes anew. Jobs go on.",
 				fmt.Sprintf("VACUUM (TRUNCATE) jobgen.%s;\nREINDEX TABLE CONCURRENTLY jobgen.%s;", ident(t.Name), ident(t.Name)))
@@ -524,7 +525,7 @@ func (v *visit) wraparound() error {
 	if v.server.FrozenAge > 3*v.limits.Wraparound/2 {
 		s = Critical
 	}
-	v.find(s, "Transaction ids run out").saw("the oldest row of database %s that is not frozen is %s old; at 2,000,000,000 the server refuses to write", v.server.Database, count(v.server.FrozenAge, "transaction", "transactions")).
+	v.find(s, "Transaction ids run out").saw("the oldest row of database %s that is not frozen is %s old; at 2,000,000,000 the server refuses to write", v.server.Database, human.Count(v.server.FrozenAge, "transaction", "transactions")).
 		so("Then nothing can be enqueued, claimed or finished until somebody has vacuumed.").
 		sql("Hours, on large tables; nobody waits for it. What keeps dead rows keeps it from helping: see the check horizon.", "VACUUM (FREEZE, VERBOSE);")
 	return nil
@@ -592,7 +593,7 @@ func (v *visit) statistics() error {
 			when = "last analyzed " + age(us(t.AnalyzedUs)) + " ago"
 		}
 		v.find(Warning, "The planner's statistics of the table %s are old", t.Name).
-			saw("%s; %s since, %s", when, count(t.Modified, "row has changed", "rows have changed"), count(t.Live, "row live", "rows live")).
+			saw("%s; %s since, %s", when, human.Count(t.Modified, "row has changed", "rows have changed"), human.Count(t.Live, "row live", "rows live")).
 			so("Workers' statements do not rely on them; those of applications and of your own are planned for a table that has been.").
 			sql("Seconds; jobs go on.", "ANALYZE jobgen."+ident(t.Name)+";")
 	}

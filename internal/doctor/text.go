@@ -4,59 +4,23 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/jobgen-go/jobgen/internal/human"
 )
 
 func us(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// age is a duration in two units at most.
+// age tells less than a second too.
 func age(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch d = max(d, 0); {
-	case d < time.Second:
+	if 0 < d && d < time.Second {
 		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < day:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
-	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-}
-
-// num is a number with its thousands apart.
-func num[T int | int32 | int64 | float64](n T) string {
-	s := strconv.FormatInt(int64(n), 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
-}
-
-func count[T int | int32 | int64](n T, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return num(n) + " " + many
-}
-
-// size is a number of bytes.
-func size(n int64) string {
-	units := []string{"bytes", "kB", "MB", "GB", "TB"}
-	f, i := float64(n), 0
-	for f >= 1024 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	if i == 0 || f >= 100 {
-		return fmt.Sprintf("%.0f %s", f, units[i])
-	}
-	return fmt.Sprintf("%.1f %s", f, units[i])
+	return human.Age(d)
 }
 
 // clip cuts a text to n runes.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -103,7 +104,7 @@ type refused struct {
 
 func (c *cli) actOnIDs(ctx context.Context, op postgres.Operator, a *action, ids []int64) error {
 	if a.asks && !a.yes && !a.dryRun {
-		if err := c.confirm(ctx, fmt.Sprintf("%s %s%s?", upper(a.verb), count(len(ids), "job", "jobs"), forGood(a))); err != nil {
+		if err := c.confirm(ctx, fmt.Sprintf("%s %s%s?", upper(a.verb), human.Count(len(ids), "job", "jobs"), forGood(a))); err != nil {
 			return err
 		}
 	}
@@ -250,10 +251,10 @@ func (a *action) refusals(ctx context.Context, op postgres.Operator, ids []int64
 	for i, id := range ids {
 		r := refused{ID: id, Status: "unknown", now: now}
 		if at := slices.IndexFunc(results, func(r engine.Result) bool { return r.JobID == id && r.FinishedAt != nil }); at >= 0 {
-			r.Status, r.when, r.expiresAt = "finished", age(now.Sub(*results[at].FinishedAt))+" ago", age(results[at].ExpiresAt.Sub(now))
+			r.Status, r.when, r.expiresAt = "finished", human.Age(now.Sub(*results[at].FinishedAt))+" ago", human.Age(results[at].ExpiresAt.Sub(now))
 		}
 		if at := slices.IndexFunc(archived, func(a engine.Archived) bool { return a.ID == id }); at >= 0 {
-			r.Status, r.when, r.expiresAt = archived[at].Status, age(now.Sub(archived[at].FinishedAt))+" ago", age(archived[at].ExpiresAt.Sub(now))
+			r.Status, r.when, r.expiresAt = archived[at].Status, human.Age(now.Sub(archived[at].FinishedAt))+" ago", human.Age(archived[at].ExpiresAt.Sub(now))
 		}
 		if at := slices.IndexFunc(jobs, func(j engine.Job) bool { return j.ID == id }); at >= 0 {
 			r.Status, r.when = jobs[at].Status, since(jobs[at].Status, jobs[at].RunAt, jobs[at].ClaimedAt, now)
@@ -335,7 +336,7 @@ func (c *cli) count(ctx context.Context, op postgres.Operator, a *action, walk *
 			return t, &stopped{"stopped while counting; nothing was changed", err}
 		}
 		if time.Since(began) > progressFrom {
-			c.progress(fmt.Sprintf("counting: %s so far; %s", number(t.n), walked(walk, began)))
+			c.progress(fmt.Sprintf("counting: %s so far; %s", human.Number(t.n), walked(walk, began)))
 		}
 	}
 	slices.SortFunc(t.parts, func(x, y postgres.Tally) int {
@@ -387,14 +388,14 @@ func (t tally) what(a *action, now time.Time) string {
 	var parts []string
 	for _, s := range []string{"queued", "running", "dead"} {
 		if byStatus[s] > 0 {
-			parts = append(parts, number(byStatus[s])+" "+s)
+			parts = append(parts, human.Number(byStatus[s])+" "+s)
 		}
 	}
 	which := parts[0] + " " + noun(t.n) + a.sel.String()
 	if len(parts) > 1 {
-		which = fmt.Sprintf("%s %s%s: %s", number(t.n), noun(t.n), &a.sel, strings.Join(parts, ", "))
+		which = fmt.Sprintf("%s %s%s: %s", human.Number(t.n), noun(t.n), &a.sel, strings.Join(parts, ", "))
 	}
-	return fmt.Sprintf("%s (oldest: %s)", which, age(now.Sub(t.oldest)))
+	return fmt.Sprintf("%s (oldest: %s)", which, human.Age(now.Sub(t.oldest)))
 }
 
 func noun(n int64) string {
@@ -431,7 +432,7 @@ func (c *cli) preview(ctx context.Context, op postgres.Operator, a *action, t ta
 			fmt.Fprintln(w)
 			table := []column{{title: "STATUS"}, {title: "KIND", min: 12}, {title: "QUEUE", min: 8, spare: 1}, {title: "JOBS"}, {title: "OLDEST", spare: 2}}
 			for _, p := range t.parts[:min(len(t.parts), partsMost)] {
-				for i, cell := range []string{p.Status, escape(p.Kind), escape(p.Queue), number(p.N), age(now.Sub(p.Oldest))} {
+				for i, cell := range []string{p.Status, escape(p.Kind), escape(p.Queue), human.Number(p.N), human.Age(now.Sub(p.Oldest))} {
 					table[i].cells = append(table[i].cells, cell)
 				}
 			}
@@ -446,7 +447,7 @@ func (c *cli) preview(ctx context.Context, op postgres.Operator, a *action, t ta
 		return err
 	}
 	if t.taken > 0 {
-		c.note("%s of them would stay dead: the key of each is another job's by now, or its work is done", number(int64(t.taken)))
+		c.note("%s of them would stay dead: the key of each is another job's by now, or its work is done", human.Number(int64(t.taken)))
 	}
 	return nil
 }
@@ -588,14 +589,14 @@ func (r *bulkRun) show() {
 	took := time.Since(r.began)
 	if n := r.done + r.asked; r.tally.n > 0 {
 		part = float64(n) / float64(r.tally.n)
-		text = fmt.Sprintf("%s of %s %s", number(n), number(r.tally.n), r.a.past)
+		text = fmt.Sprintf("%s of %s %s", human.Number(n), human.Number(r.tally.n), r.a.past)
 		if took > progressFrom && n > 0 {
 			rate := float64(n) / took.Seconds()
-			text += fmt.Sprintf(", %s/s, %s left", number(int64(rate)), age(time.Duration(float64(max(r.tally.n-n, 0))/rate*float64(time.Second))))
+			text += fmt.Sprintf(", %s/s, %s left", human.Number(int64(rate)), human.Age(time.Duration(float64(max(r.tally.n-n, 0))/rate*float64(time.Second))))
 		}
 	} else {
 		part = position(r.walk)
-		text = fmt.Sprintf("%s %s; %s", number(n), r.a.past, walked(r.walk, r.began))
+		text = fmt.Sprintf("%s %s; %s", human.Number(n), r.a.past, walked(r.walk, r.began))
 	}
 	full := int(min(max(part, 0), 1) * barWidth)
 	r.c.progress("[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "] " + text)
@@ -623,12 +624,12 @@ func (r *bulkRun) report(failed error) error {
 		if r.done > 0 || r.asked == 0 && r.tally.n > 0 {
 			of := ""
 			if r.tally.n > 0 {
-				of = " of " + number(r.tally.n)
+				of = " of " + human.Number(r.tally.n)
 			}
-			fmt.Fprintln(w, escape(fmt.Sprintf("%s %s%s %s%s", r.a.past, number(r.done), of, noun(max(r.tally.n, r.done)), &r.a.sel)))
+			fmt.Fprintln(w, escape(fmt.Sprintf("%s %s%s %s%s", r.a.past, human.Number(r.done), of, noun(max(r.tally.n, r.done)), &r.a.sel)))
 		}
 		if r.asked > 0 {
-			fmt.Fprintf(w, "asked the workers of %s that run to stop them\n", number(r.asked))
+			fmt.Fprintf(w, "asked the workers of %s that run to stop them\n", human.Number(r.asked))
 		}
 	}); err != nil {
 		return err
@@ -640,9 +641,9 @@ func (r *bulkRun) report(failed error) error {
 	}
 	of := ""
 	if r.tally.n > 0 {
-		of = " of " + number(r.tally.n)
+		of = " of " + human.Number(r.tally.n)
 	}
-	so := fmt.Sprintf("after %s%s%s; running it again is safe and goes on with what is left", number(r.done+r.asked), of, doubt)
+	so := fmt.Sprintf("after %s%s%s; running it again is safe and goes on with what is left", human.Number(r.done+r.asked), of, doubt)
 	switch {
 	case failed != nil:
 		return &stopped{"stopped " + so, failed}
@@ -651,11 +652,11 @@ func (r *bulkRun) report(failed error) error {
 	case r.done+r.asked+r.taken+r.moved+locked == 0:
 		return findingf("no jobs%s%s", statusOf(r.a, r.filter), &r.a.sel)
 	case locked > 0:
-		return findingf("%s not %s: somebody else has them locked; run it again", number(locked), r.a.past)
+		return findingf("%s not %s: somebody else has them locked; run it again", human.Number(locked), r.a.past)
 	case r.taken > 0:
-		return findingf("%s not %s: their keys are other jobs' by now", number(r.taken), r.a.past)
+		return findingf("%s not %s: their keys are other jobs' by now", human.Number(r.taken), r.a.past)
 	case r.moved > 0:
-		return findingf("%s had changed by their turn (started, finished, requeued, cancelled), and were left as they are", number(r.moved))
+		return findingf("%s had changed by their turn (started, finished, requeued, cancelled), and were left as they are", human.Number(r.moved))
 	}
 	return nil
 }
@@ -683,7 +684,7 @@ func (r *bulkRun) explain() {
 		r.c.note("job %d %s", l.ID, l.Reason)
 	}
 	if more := r.taken - int64(len(left)); more > 0 {
-		r.c.note("… and %s more like these", number(more))
+		r.c.note("… and %s more like these", human.Number(more))
 	}
 }
 

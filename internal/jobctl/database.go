@@ -136,7 +136,7 @@ func (d *database) explain(err error) error {
 		return err
 	}
 	so, cause := "", err
-	if s, is := err.(*stopped); is { //nolint:errorlint // nothing wraps it
+	if s, is := err.(*stopped); is {
 		so, cause = s.so+": ", s.err
 	}
 	return &databaseError{fmt.Sprintf("%s%s [%s: %s]", so, strings.TrimPrefix(d.reason(cause), "jobgen: "), d.source, d.target), err}

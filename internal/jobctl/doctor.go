@@ -13,6 +13,7 @@ import (
 
 	"github.com/jobgen-go/jobgen/internal/doctor"
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -122,7 +123,7 @@ func (c *cli) writeReport(w io.Writer, r *doctor.Report) {
 		{len(r.Unchecked), "not checked", "not checked"}, {len(r.Healthy), "healthy", "healthy"},
 	} {
 		if p.n > 0 {
-			parts = append(parts, count(p.n, p.one, p.many))
+			parts = append(parts, human.Count(p.n, p.one, p.many))
 		}
 	}
 	wrapTo(w, width, "", "", strings.Join(parts, ", ")+"; "+r.Server+", "+r.Now.In(c.Zone).Format(time.DateTime+" -07:00"))
@@ -161,7 +162,7 @@ func (c *cli) writeReport(w io.Writer, r *doctor.Report) {
 	for _, n := range doctor.Names() {
 		if more := shown[n.Check] - findingsShown; more > 0 {
 			fmt.Fprintln(w)
-			wrapTo(w, width, "", "  ", fmt.Sprintf("… and %s of the check %s; --json shows all", count(more, "more finding", "more findings"), n.Check))
+			wrapTo(w, width, "", "  ", fmt.Sprintf("… and %s of the check %s; --json shows all", human.Count(more, "more finding", "more findings"), n.Check))
 		}
 	}
 	for _, u := range r.Unchecked {

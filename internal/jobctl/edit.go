@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 	"github.com/jobgen-go/jobgen/internal/storable"
 	"github.com/jobgen-go/jobgen/jobs"
@@ -253,7 +254,7 @@ func (c *cli) plan(ctx context.Context, job postgres.Editable, e *edit) (asked p
 			least++
 		}
 		if e.maxAttempts < least {
-			return asked, nil, findingf("job %d is %s and has been started %s, so --max-attempts is %d at least", job.ID, job.Status, count(job.Attempt, "time", "times"), least)
+			return asked, nil, findingf("job %d is %s and has been started %s, so --max-attempts is %d at least", job.ID, job.Status, human.Count(job.Attempt, "time", "times"), least)
 		}
 		asked.MaxAttempts = &e.maxAttempts
 		put("max_attempts", job.MaxAttempts, e.maxAttempts)

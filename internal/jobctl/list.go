@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -108,20 +109,20 @@ func (c *cli) list(ctx context.Context, op postgres.Operator, s *selection, befo
 	}
 	walked := ""
 	if l.looked >= walkedMany {
-		walked = fmt.Sprintf(" (looked at %s)", number(l.looked))
+		walked = fmt.Sprintf(" (looked at %s)", human.Number(l.looked))
 	}
 	switch n := len(out.Jobs); {
 	case out.Interrupted:
-		return findingf("interrupted after looking at %s jobs; --before %d goes on", number(l.looked), l.goOn)
+		return findingf("interrupted after looking at %s jobs; --before %d goes on", human.Number(l.looked), l.goOn)
 	case n == 0:
 		if s.key != "" && !strings.Contains(s.key, "/") {
 			return findingf("no jobs%s%s; emitted code makes keys like 1/s3:o-17 (jobs show prints one whole): look by payload, --payload order_id=o-17, or give it so", s, walked)
 		}
 		return findingf("no jobs%s%s", s, walked)
 	case out.Before != 0:
-		c.note("%s, newest first, and there are more: --before %d shows the next%s", count(n, "job", "jobs"), out.Before, walked)
+		c.note("%s, newest first, and there are more: --before %d shows the next%s", human.Count(n, "job", "jobs"), out.Before, walked)
 	default:
-		c.note("%s%s, newest first; that is all%s", count(n, "job", "jobs"), s, walked)
+		c.note("%s%s, newest first; that is all%s", human.Count(n, "job", "jobs"), s, walked)
 	}
 	if j := out.Jobs; len(j) > 0 && !slices.ContainsFunc(j, func(j engine.Job) bool { return j.Status != "dead" }) {
 		c.note("why one died: jobctl jobs show %d; for a fresh start: jobctl jobs requeue, with these filters", j[0].ID)
@@ -206,7 +207,7 @@ func (c *cli) findArchived(ctx context.Context, op postgres.Operator, f engine.F
 		}
 		n, next = n+len(found), at
 		if l.looked += looked; time.Since(began) > progressFrom {
-			c.progress(fmt.Sprintf("looked at %s jobs on record; %d found", number(l.looked), n))
+			c.progress(fmt.Sprintf("looked at %s jobs on record; %d found", human.Number(l.looked), n))
 		}
 	}
 	return nil
@@ -221,12 +222,12 @@ const (
 
 // walked tells how far a walk has got.
 func walked(w *postgres.Walk, began time.Time) string {
-	text := "looked at " + number(w.Looked) + " jobs"
+	text := "looked at " + human.Number(w.Looked) + " jobs"
 	if part := position(w); w.All() && part > 0 {
 		text += fmt.Sprintf(" (%d%%)", int(part*100))
 	}
 	if took := time.Since(began); took >= time.Second {
-		text += fmt.Sprintf(", %s/s", number(int64(float64(w.Looked)/took.Seconds())))
+		text += fmt.Sprintf(", %s/s", human.Number(int64(float64(w.Looked)/took.Seconds())))
 	}
 	return text
 }
@@ -250,7 +251,7 @@ func (c *cli) columns(jobs []engine.Job, now time.Time) []column {
 	for _, j := range jobs {
 		for i, cell := range []string{
 			strconv.FormatInt(j.ID, 10), j.Status, escape(j.Kind), escape(j.Queue), tries(j),
-			age(now.Sub(j.CreatedAt)), c.time(j.CreatedAt), note(j, now),
+			human.Age(now.Sub(j.CreatedAt)), c.time(j.CreatedAt), note(j, now),
 		} {
 			table[i].cells = append(table[i].cells, cell)
 		}
@@ -272,10 +273,10 @@ func tries(j engine.Job) string {
 func note(j engine.Job, now time.Time) string {
 	when := since(j.Status, j.RunAt, j.ClaimedAt, now)
 	if j.FinishedAt != nil {
-		when = age(now.Sub(*j.FinishedAt)) + " ago"
+		when = human.Age(now.Sub(*j.FinishedAt)) + " ago"
 	}
 	if j.Crashes > 0 && j.Status != "dead" {
-		when += ", " + count(j.Crashes, "crash", "crashes")
+		when += ", " + human.Count(j.Crashes, "crash", "crashes")
 	}
 	if j.LastError == "" {
 		return when
@@ -290,11 +291,11 @@ func note(j engine.Job, now time.Time) string {
 func since(status string, runAt time.Time, claimedAt *time.Time, now time.Time) string {
 	switch {
 	case status == "running" && claimedAt != nil:
-		return "for " + age(now.Sub(*claimedAt))
+		return "for " + human.Age(now.Sub(*claimedAt))
 	case status == "queued" && runAt.After(now):
-		return "due in " + age(runAt.Sub(now))
+		return "due in " + human.Age(runAt.Sub(now))
 	case status == "queued":
-		return "due " + age(now.Sub(runAt)) + " ago"
+		return "due " + human.Age(now.Sub(runAt)) + " ago"
 	}
 	return ""
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -117,7 +118,7 @@ than this jobctl.`,
 				return err
 			}
 			if newer == nil && out.Waiting > 0 {
-				return findingf("%s; apply with `jobctl migrate up`", count(out.Waiting, "migration waits", "migrations wait"))
+				return findingf("%s; apply with `jobctl migrate up`", human.Count(out.Waiting, "migration waits", "migrations wait"))
 			}
 			return db.explain(newer)
 		},

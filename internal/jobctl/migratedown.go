@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -123,13 +124,13 @@ func (c *cli) goDown(ctx context.Context, db *database, d migrateDown) error {
 				fmt.Fprintln(w, "nothing stored would be lost")
 			}
 			if n := len(out.Workers); n > 0 {
-				fmt.Fprintf(w, "refused while %s alive: %s\n", count(n, "worker is", "workers are"), escape(strings.Join(firstOf(out.Workers), ", ")))
+				fmt.Fprintf(w, "refused while %s alive: %s\n", human.Count(n, "worker is", "workers are"), escape(strings.Join(firstOf(out.Workers), ", ")))
 			}
 		})
 	}
 	if n := len(out.Workers); n > 0 && !d.force {
 		return findingf("%s alive (%s) and would lose the tables they work on; stop them first, or add --force; nothing was changed",
-			count(n, "worker is", "workers are"), strings.Join(firstOf(out.Workers), ", "))
+			human.Count(n, "worker is", "workers are"), strings.Join(firstOf(out.Workers), ", "))
 	}
 	if !d.yes {
 		c.note("this %s", would)
@@ -161,7 +162,7 @@ func interrupted(ctx context.Context, err error, done, of int) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	return findingf("interrupted after %d of %s, nothing is half done; running it again is safe and goes on from there", done, count(of, "migration", "migrations"))
+	return findingf("interrupted after %d of %s, nothing is half done; running it again is safe and goes on from there", done, human.Count(of, "migration", "migrations"))
 }
 
 func lossCount(n int64) string {

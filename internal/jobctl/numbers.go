@@ -1,7 +1,6 @@
 package jobctl
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -47,20 +46,6 @@ func signed(n float64) string {
 		return "+" + rate(n)
 	}
 	return rate(n)
-}
-
-func bytes1024(n int64) string {
-	f := float64(n)
-	for _, unit := range []string{"B", "kB", "MB", "GB"} {
-		if f < 1023.5 {
-			if f < 9.95 && unit != "B" {
-				return fmt.Sprintf("%.1f %s", f, unit)
-			}
-			return fmt.Sprintf("%.0f %s", f, unit)
-		}
-		f /= 1024
-	}
-	return fmt.Sprintf("%.1f TB", f)
 }
 
 // span is a round duration as a flag has it: 1h, 90m, 45s.

@@ -13,6 +13,7 @@ import (
 	"github.com/jobgen-go/jobgen/internal/doctor"
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/flow"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -341,10 +342,10 @@ func (p *picture) find(v view) {
 	if p.Workers.Live == 0 {
 		heard := "none is on record"
 		if v.silent >= 0 {
-			heard = "the last was heard of " + age(v.silent) + " ago"
+			heard = "the last was heard of " + human.Age(v.silent) + " ago"
 		}
 		if t := p.Total.Trend; t.From != nil {
-			heard += fmt.Sprintf("; growth is what was seen in %s", age(t.To.Sub(*t.From)))
+			heard += fmt.Sprintf("; growth is what was seen in %s", human.Age(t.To.Sub(*t.From)))
 		}
 		add("no_workers", statsRow{}, waits, "no worker is alive (%s)", heard)
 	}
@@ -356,7 +357,7 @@ func (p *picture) find(v view) {
 		stuck += c.Stuck
 	}
 	if stuck > 0 {
-		add("stuck", statsRow{}, waits && stuck >= p.Workers.Slots, "%d of %s taken by handlers that go on although their context has ended; see `jobctl workers`", stuck, count(p.Workers.Slots, "slot is", "slots are"))
+		add("stuck", statsRow{}, waits && stuck >= p.Workers.Slots, "%d of %s taken by handlers that go on although their context has ended; see `jobctl workers`", stuck, human.Count(p.Workers.Slots, "slot is", "slots are"))
 	}
 	held := map[string]int64{}
 	for _, r := range p.leaves() {
@@ -377,11 +378,11 @@ func (p *picture) find(v view) {
 		}
 	}
 	for _, queue := range slices.Sorted(maps.Keys(held)) {
-		add("paused", statsRow{Queue: queue}, false, "%s is paused, for %s; %s wait; to go on: `jobctl queues resume %s`", queue, age(v.paused[queue]), short(float64(held[queue])), doctor.Argument(queue))
+		add("paused", statsRow{Queue: queue}, false, "%s is paused, for %s; %s wait; to go on: `jobctl queues resume %s`", queue, human.Age(v.paused[queue]), short(float64(held[queue])), doctor.Argument(queue))
 	}
 	for _, r := range p.leaves() {
 		if n := r.During.Died; n > 0 {
-			add("died", r, false, "%s: %s died in the last %s; see `jobctl jobs list --status dead`", r.name(), count(int(n), "job", "jobs"), span(time.Duration(p.Since*float64(time.Second))))
+			add("died", r, false, "%s: %s died in the last %s; see `jobctl jobs list --status dead`", r.name(), human.Count(int(n), "job", "jobs"), span(time.Duration(p.Since*float64(time.Second))))
 		}
 	}
 }
@@ -429,11 +430,11 @@ func (p *picture) dying(v view, reclaimed int64) {
 		}
 	}
 	window := span(time.Duration(p.Since * float64(time.Second)))
-	text := fmt.Sprintf("%s lost in the last %s", count(v.lost, "worker was", "workers were"), window)
+	text := fmt.Sprintf("%s lost in the last %s", human.Count(v.lost, "worker was", "workers were"), window)
 	if reclaimed > 0 {
-		text = fmt.Sprintf("%s taken back from lost workers in the last %s", count(int(reclaimed), "attempt was", "attempts were"), window)
+		text = fmt.Sprintf("%s taken back from lost workers in the last %s", human.Count(int(reclaimed), "attempt was", "attempts were"), window)
 		if v.lost > 0 {
-			text += fmt.Sprintf(" (%s)", count(v.lost, "worker", "workers"))
+			text += fmt.Sprintf(" (%s)", human.Count(v.lost, "worker", "workers"))
 		}
 	}
 	t := trouble{What: "workers_die", Text: "workers die: " + text, Fails: late > 0}
@@ -441,7 +442,7 @@ func (p *picture) dying(v view, reclaimed int64) {
 	case late > 0:
 		t.Text += fmt.Sprintf(", %s a minute of late", rate(late/(dyingFor+1)))
 	case reclaimed > 0:
-		t.Text = fmt.Sprintf("workers died: %s, none for %s", text, age(time.Duration(last)*time.Minute))
+		t.Text = fmt.Sprintf("workers died: %s, none for %s", text, human.Age(time.Duration(last)*time.Minute))
 	}
 	p.Findings = append(p.Findings, t)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jobgen-go/jobgen/internal/engine"
 	"github.com/jobgen-go/jobgen/internal/flow"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -201,7 +202,7 @@ func TestNumbersAreShortForPeople(t *testing.T) {
 		}
 	}
 	for n, want := range map[int64]string{0: "0 B", 8192: "8.0 kB", 1 << 20: "1.0 MB", 10 << 20: "10 MB", 3 << 40: "3.0 TB"} {
-		if got := bytes1024(n); got != want {
+		if got := human.Bytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 	"github.com/jobgen-go/jobgen/internal/storable"
 	"github.com/jobgen-go/jobgen/jobs"
@@ -222,12 +223,12 @@ func queueColumns(rows []queueRow, now time.Time, looked bool) []column {
 	for _, q := range rows {
 		state, ready, oldest := "open", "", ""
 		if q.PausedAt != nil {
-			state = "paused for " + age(now.Sub(*q.PausedAt))
+			state = "paused for " + human.Age(now.Sub(*q.PausedAt))
 		}
 		if q.Ready != nil {
 			ready = short(float64(*q.Ready))
 			if *q.Ready > 0 {
-				oldest = age(seconds(*q.Oldest))
+				oldest = human.Age(seconds(*q.Oldest))
 			}
 		}
 		for i, cell := range []string{escape(q.Name), state, ready, oldest, orNone(q.Weight), orNone(q.Slots), strconv.Itoa(q.Workers)} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -95,7 +96,7 @@ func takenKey(r refused) string {
 		}
 		return fmt.Sprintf("is dead, and the work of its key %q was done by %s, %s ago: requeued, it would end without running. "+
 			"If that is enough: jobctl jobs delete %d. If it must run again: after that result expires, in %s",
-			h.Key, by, age(r.now.Sub(*h.FinishedAt)), r.ID, age(max(h.ExpiresAt.Sub(r.now), time.Second)))
+			h.Key, by, human.Age(r.now.Sub(*h.FinishedAt)), r.ID, human.Age(max(h.ExpiresAt.Sub(r.now), time.Second)))
 	case h.Status == "dead":
 		return fmt.Sprintf("is dead, and its key %q is now that of job %d, which is dead too: one of them can run. "+
 			"The newer one: jobctl jobs requeue %d. This one: jobctl jobs cancel %d, then requeue it", h.Key, h.Job, h.Job, h.Job)

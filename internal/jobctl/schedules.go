@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/jobgen-go/jobgen/internal/cron"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 	"github.com/jobgen-go/jobgen/jobs"
 )
@@ -137,7 +138,7 @@ func (s *schedule) state() string {
 
 // missed is how many ticks are.
 func (s *schedule) missed() string {
-	n := count(s.late, "tick", "ticks")
+	n := human.Count(s.late, "tick", "ticks")
 	if s.more {
 		n = fmt.Sprintf("%d ticks or more", s.late)
 	}
@@ -148,7 +149,7 @@ func (s *schedule) missed() string {
 func (s *schedule) why() string {
 	why := "no live worker handles its kind: start one, or, if no program declares it any more, see `jobctl doctor` for how to forget it"
 	if s.Workers > 0 {
-		why = fmt.Sprintf("%s its kind, but none has moved it on: see their logs", count(s.Workers, "live worker handles", "live workers handle"))
+		why = fmt.Sprintf("%s its kind, but none has moved it on: see their logs", human.Count(s.Workers, "live worker handles", "live workers handle"))
 	}
 	return why + map[string]string{
 		"once": "; it will make up for them with one job", "skip": "; the missed ones will be skipped", "all": "; it will make up for each with a job",
@@ -259,7 +260,7 @@ func (c *cli) listSchedules(found []schedule, now time.Time) error {
 	case len(found) == 0:
 		c.note("no schedule is on record: workers declare them when they start")
 	case missed > 0:
-		return findingf("%s missed ticks", count(missed, "schedule has", "schedules have"))
+		return findingf("%s missed ticks", human.Count(missed, "schedule has", "schedules have"))
 	}
 	return nil
 }
@@ -268,15 +269,15 @@ func (c *cli) writeSchedules(w io.Writer, found []schedule) {
 	table := []column{{title: "SCHEDULE", min: 14}, {title: "CRON", min: 11}, {title: "ZONE", min: 8, spare: 2}, {title: "LAST", spare: 1}, {title: "NEXT"}, {title: "AT"}, {title: "STATE"}}
 	for i := range found {
 		s := &found[i]
-		last, next, state := "", "in "+age(s.NextAt.Sub(s.now)), s.state()
+		last, next, state := "", "in "+human.Age(s.NextAt.Sub(s.now)), s.state()
 		if s.LastAt != nil {
-			last = age(s.now.Sub(*s.LastAt)) + " ago"
+			last = human.Age(s.now.Sub(*s.LastAt)) + " ago"
 		}
 		switch {
 		case s.PausedAt != nil:
-			next, state = "", "paused for "+age(s.now.Sub(*s.PausedAt))
+			next, state = "", "paused for "+human.Age(s.now.Sub(*s.PausedAt))
 		case s.late > 0:
-			next, state = "", "missed for "+age(s.now.Sub(s.NextAt))
+			next, state = "", "missed for "+human.Age(s.now.Sub(s.NextAt))
 		case !s.NextAt.After(s.now):
 			next = "now"
 		}
@@ -350,14 +351,14 @@ func (c *cli) writeSchedule(w io.Writer, s *schedule, out scheduleJSON) {
 	}
 	moment := func(t time.Time) string {
 		if t.After(s.now) {
-			return c.both(t, s.Zone) + ", in " + age(t.Sub(s.now))
+			return c.both(t, s.Zone) + ", in " + human.Age(t.Sub(s.now))
 		}
-		return c.both(t, s.Zone) + ", " + age(s.now.Sub(t)) + " ago"
+		return c.both(t, s.Zone) + ", " + human.Age(s.now.Sub(t)) + " ago"
 	}
-	headline := "ticks in " + age(s.NextAt.Sub(s.now))
+	headline := "ticks in " + human.Age(s.NextAt.Sub(s.now))
 	switch {
 	case s.PausedAt != nil:
-		headline = "is paused, for " + age(s.now.Sub(*s.PausedAt))
+		headline = "is paused, for " + human.Age(s.now.Sub(*s.PausedAt))
 	case s.late > 0:
 		headline = "has missed " + s.missed()
 	case s.parsed == nil:
@@ -377,9 +378,9 @@ func (c *cli) writeSchedule(w io.Writer, s *schedule, out scheduleJSON) {
 	for _, t := range out.Then {
 		field("then", "%s", c.both(t, s.Zone))
 	}
-	field("workers", "%s its kind", count(s.Workers, "live one handles", "live ones handle"))
+	field("workers", "%s its kind", human.Count(s.Workers, "live one handles", "live ones handle"))
 	if s.Told {
-		field("job", "kind %s, version %d, in queue %s, priority %d, %s at most", s.Kind, s.Job.Version, s.Job.Queue, s.Job.Priority, count(s.Job.MaxAttempts, "attempt", "attempts"))
+		field("job", "kind %s, version %d, in queue %s, priority %d, %s at most", s.Kind, s.Job.Version, s.Job.Queue, s.Job.Priority, human.Count(s.Job.MaxAttempts, "attempt", "attempts"))
 		writeContent(w, nil, s.Payload, false)
 	} else {
 		field("job", "not on record: %s", untold)

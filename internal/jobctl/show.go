@@ -17,6 +17,7 @@ import (
 
 	"github.com/jobgen-go/jobgen/internal/doctor"
 	"github.com/jobgen-go/jobgen/internal/engine"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -144,9 +145,9 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		fmt.Fprintf(w, "%-11s %s\n", name, escape(fmt.Sprintf(format, args...)))
 	}
 	moment := func(name string, t time.Time) {
-		ago := "in " + age(t.Sub(s.Now))
+		ago := "in " + human.Age(t.Sub(s.Now))
 		if !t.After(s.Now) {
-			ago = age(s.Now.Sub(t)) + " ago"
+			ago = human.Age(s.Now.Sub(t)) + " ago"
 		}
 		field(name, "%s (%s)", c.time(t), ago)
 	}
@@ -160,7 +161,7 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		for _, why := range s.Why {
 			field("waits", "%s", why)
 		}
-		field("tries", "%d of %d, and %s", j.Attempt, j.MaxAttempts, count(j.Crashes, "crash", "crashes"))
+		field("tries", "%d of %d, and %s", j.Attempt, j.MaxAttempts, human.Count(j.Crashes, "crash", "crashes"))
 		moment("created", j.CreatedAt)
 		if j.Status == "queued" {
 			moment("due", j.RunAt)
@@ -169,7 +170,7 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 			moment("deadline", *j.Deadline)
 		}
 		if j.Snoozes > 0 {
-			field("put off", "%s", count(j.Snoozes, "time", "times"))
+			field("put off", "%s", human.Count(j.Snoozes, "time", "times"))
 		}
 		if j.Cancel != nil {
 			field("cancel", "%s", cmp.Or(*j.Cancel, "asked for, without a reason"))
@@ -192,7 +193,7 @@ func (c *cli) writeStory(w io.Writer, s story, full bool) {
 		if a.Reason != "" {
 			field("reason", "%s", a.Reason)
 		}
-		field("tries", "%d, and %s", a.Attempt, count(a.Crashes, "crash", "crashes"))
+		field("tries", "%d, and %s", a.Attempt, human.Count(a.Crashes, "crash", "crashes"))
 		moment("created", a.CreatedAt)
 		moment(a.Status, a.FinishedAt)
 		moment("kept until", a.ExpiresAt)
@@ -231,14 +232,14 @@ func (s *story) headline() string {
 		}
 		return fmt.Sprintf("job %d is dead; for a fresh start: jobctl jobs requeue %d", s.ID, s.ID)
 	case "finished":
-		return fmt.Sprintf("job %d has finished, %s ago", s.ID, age(s.Now.Sub(*s.Result.FinishedAt)))
+		return fmt.Sprintf("job %d has finished, %s ago", s.ID, human.Age(s.Now.Sub(*s.Result.FinishedAt)))
 	case "cancelled":
-		return fmt.Sprintf("job %d was cancelled, %s ago", s.ID, age(s.Now.Sub(s.Archived.FinishedAt)))
+		return fmt.Sprintf("job %d was cancelled, %s ago", s.ID, human.Age(s.Now.Sub(s.Archived.FinishedAt)))
 	case "succeeded":
-		return fmt.Sprintf("job %d has succeeded, %s ago", s.ID, age(s.Now.Sub(s.Archived.FinishedAt)))
+		return fmt.Sprintf("job %d has succeeded, %s ago", s.ID, human.Age(s.Now.Sub(s.Archived.FinishedAt)))
 	case "deleted":
 		a := s.Attempts[len(s.Attempts)-1]
-		return escape(fmt.Sprintf("job %d was deleted, %s ago, %s", s.ID, age(s.Now.Sub(a.EndedAt)), a.Error))
+		return escape(fmt.Sprintf("job %d was deleted, %s ago, %s", s.ID, human.Age(s.Now.Sub(a.EndedAt)), a.Error))
 	case "removed":
 		return escape(fmt.Sprintf("job %d is gone without a result: its row was removed by hand; its key %s is free", s.ID, s.Result.Key))
 	}
@@ -256,7 +257,7 @@ func (c *cli) writeHistory(w io.Writer, s story, full bool) {
 		shown = shown[len(shown)-attemptsMost:]
 	}
 	if len(s.Attempts) > 0 {
-		fmt.Fprintf(w, "\nhistory: %s did not succeed\n", count(len(s.Attempts), "attempt", "attempts"))
+		fmt.Fprintf(w, "\nhistory: %s did not succeed\n", human.Count(len(s.Attempts), "attempt", "attempts"))
 	} else {
 		fmt.Fprintln(w, "\nhistory")
 	}
@@ -337,7 +338,7 @@ func on(host string, pid int) string {
 // writeWait tells how long nothing happened before a start, if that is worth a word.
 func writeWait(w io.Writer, since, start time.Time) {
 	if d := start.Sub(since); !since.IsZero() && d >= time.Second {
-		fmt.Fprintf(w, "    waited %s\n", age(d))
+		fmt.Fprintf(w, "    waited %s\n", human.Age(d))
 	}
 }
 
@@ -350,11 +351,11 @@ func (s *story) runner() string {
 	who := fmt.Sprintf("%s, pid %d (%s)", w.Host, w.PID, w.ID)
 	switch {
 	case w.LostAt != nil:
-		return fmt.Sprintf("%s, lost %s ago: the job goes back to its queue within seconds, if another worker lives", who, age(s.Now.Sub(*w.LostAt)))
+		return fmt.Sprintf("%s, lost %s ago: the job goes back to its queue within seconds, if another worker lives", who, human.Age(s.Now.Sub(*w.LostAt)))
 	case !w.Alive:
-		return fmt.Sprintf("%s, whose lease ran out %s ago: the job goes back to its queue within seconds, if another worker lives", who, age(s.Now.Sub(w.LeaseUntil)))
+		return fmt.Sprintf("%s, whose lease ran out %s ago: the job goes back to its queue within seconds, if another worker lives", who, human.Age(s.Now.Sub(w.LeaseUntil)))
 	}
-	return fmt.Sprintf("%s, alive: last heartbeat %s ago", who, age(s.Now.Sub(w.BeatAt)))
+	return fmt.Sprintf("%s, alive: last heartbeat %s ago", who, human.Age(s.Now.Sub(w.BeatAt)))
 }
 
 // whoseKey says who has the job's key, if that is not simply the job itself.
@@ -408,11 +409,11 @@ func why(j *engine.Job, waits postgres.Waits, now time.Time) (out []string) {
 		say("its deadline has passed: it ends cancelled as soon as a worker gets to it")
 	}
 	if j.RunAt.After(now) {
-		say("it is due in %s", age(j.RunAt.Sub(now)))
+		say("it is due in %s", human.Age(j.RunAt.Sub(now)))
 	}
 	switch {
 	case waits.PausedAt != nil:
-		say("its queue is paused, for %s; to go on: jobctl queues resume %s", age(now.Sub(*waits.PausedAt)), doctor.Argument(j.Queue))
+		say("its queue is paused, for %s; to go on: jobctl queues resume %s", human.Age(now.Sub(*waits.PausedAt)), doctor.Argument(j.Queue))
 	case waits.Polls == 0:
 		say("no live worker polls its queue")
 	case waits.Handles == 0:
@@ -421,13 +422,13 @@ func why(j *engine.Job, waits postgres.Waits, now time.Time) (out []string) {
 		say("no live worker of its queue reads version %d of its kind: they are of an older build", j.Version)
 	}
 	if j.Crashes >= suspectFrom {
-		say("%s: it is started only by a worker that runs nothing else", count(j.Crashes, "worker was lost while it ran it", "workers were lost while they ran it"))
+		say("%s: it is started only by a worker that runs nothing else", human.Count(j.Crashes, "worker was lost while it ran it", "workers were lost while they ran it"))
 	}
 	switch {
 	case waits.Ahead >= postgres.AheadMost:
-		say("%s jobs or more of its queue are due before it", number(int64(waits.Ahead)))
+		say("%s jobs or more of its queue are due before it", human.Number(int64(waits.Ahead)))
 	case waits.Ahead > 0 && !j.RunAt.After(now):
-		say("%s of its queue %s due before it", count(waits.Ahead, "job", "jobs"), map[bool]string{true: "is", false: "are"}[waits.Ahead == 1])
+		say("%s of its queue %s due before it", human.Count(waits.Ahead, "job", "jobs"), map[bool]string{true: "is", false: "are"}[waits.Ahead == 1])
 	case len(out) == 0:
 		say("it is the next of its queue: workers have no free slot, or have not come by yet")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -123,7 +124,7 @@ func (c *cli) runStats(cmd *cobra.Command, f statsFlags) error {
 		c.note("nothing is known of it in the last %s; see `jobctl queues list`, and jobctl stats without --queue and --kind", span(f.since))
 	}
 	if n := p.failing(); f.check && n > 0 {
-		return findingf("%s", count(n, "thing is wrong", "things are wrong"))
+		return findingf("%s", human.Count(n, "thing is wrong", "things are wrong"))
 	}
 	return nil
 }

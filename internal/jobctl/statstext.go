@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jobgen-go/jobgen/internal/flow"
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -17,7 +18,7 @@ const findingsMost = 6
 // writePicture writes what a person looks at: what hurts on top, then what waits, what happened, and sizes.
 func (c *cli) writePicture(w io.Writer, p *picture, down *outage) {
 	if down != nil {
-		c.writeParagraph(w, hurts, fmt.Sprintf("this is %s old; trying again: %s", age(down.since), down.text))
+		c.writeParagraph(w, hurts, fmt.Sprintf("this is %s old; trying again: %s", human.Age(down.since), down.text))
 	}
 	c.writeHead(w, p)
 	for i, f := range p.Findings {
@@ -49,7 +50,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // writeHead says how all of it stands.
 func (c *cli) writeHead(w io.Writer, p *picture) {
 	f, t := p.Workers, p.Total
-	parts := []string{count(f.Live, "worker", "workers")}
+	parts := []string{human.Count(f.Live, "worker", "workers")}
 	switch {
 	case f.Live == 0:
 	case f.Untold == f.Live: // programs before schema 3
@@ -85,7 +86,7 @@ func percent(share float64) string {
 func direction(t trend) string {
 	switch {
 	case t.Drains != nil:
-		return "drains in " + age(seconds(*t.Drains))
+		return "drains in " + human.Age(seconds(*t.Drains))
 	case t.Verdict == flow.Never && t.From == nil:
 		return "never drains"
 	case t.Verdict == flow.Never:
@@ -234,7 +235,7 @@ func (c *cli) waiting(p *picture, rows []listed) []column {
 	columns = table(columns, rows, func(r listed) []string {
 		oldest := ""
 		if r.Ready > 0 {
-			oldest = age(seconds(r.Oldest))
+			oldest = human.Age(seconds(r.Oldest))
 		}
 		return []string{r.name, short(float64(r.Ready)), oldest, r.Trend.Due.text(rate), r.Trend.Out.text(rate), r.Trend.Growth.text(signed), "", drains(r.statsRow), workers(r.Trend)}
 	})
@@ -253,7 +254,7 @@ func drains(r *statsRow) string {
 	case r.Ready == 0:
 		return ""
 	case t.Drains != nil:
-		return age(seconds(*t.Drains))
+		return human.Age(seconds(*t.Drains))
 	case t.Verdict == flow.Unknown:
 		return "?"
 	}
@@ -351,14 +352,14 @@ func (c *cli) writeSizes(w io.Writer, p *picture) {
 		}
 		vacuumed := "never"
 		if t.AutovacuumAt != nil {
-			vacuumed = age(p.Now.Sub(*t.AutovacuumAt)) + " ago"
+			vacuumed = human.Age(p.Now.Sub(*t.AutovacuumAt)) + " ago"
 		}
-		for i, cell := range []string{t.name, bytes1024(t.Bytes), bytes1024(t.indexes), short(float64(t.Live)), dead, vacuumed} {
+		for i, cell := range []string{t.name, human.Bytes(t.Bytes), human.Bytes(t.indexes), short(float64(t.Live)), dead, vacuumed} {
 			columns[i].cells = append(columns[i].cells, cell)
 		}
 	}
 	writeTable(w, c.width(), columns)
 	if small > 0 {
-		fmt.Fprintf(w, "and %s, %s together\n", count(small, "other", "others"), bytes1024(others))
+		fmt.Fprintf(w, "and %s, %s together\n", human.Count(small, "other", "others"), human.Bytes(others))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -91,7 +92,7 @@ func lookStanding(ctx context.Context, op postgres.Operator, oldest time.Duratio
 	}
 	if oldest > 0 && s.Oldest > oldest.Seconds() {
 		s.Well = false
-		s.Findings = append(s.Findings, trouble{What: "oldest", Fails: true, Text: fmt.Sprintf("a ready job has waited for %s, longer than %s", age(seconds(s.Oldest)), span(oldest))})
+		s.Findings = append(s.Findings, trouble{What: "oldest", Fails: true, Text: fmt.Sprintf("a ready job has waited for %s, longer than %s", human.Age(seconds(s.Oldest)), span(oldest))})
 	}
 	if s.Schema, err = op.SchemaVersion(ctx); err != nil {
 		return s, err
@@ -132,7 +133,7 @@ func (c *cli) writeStanding(w io.Writer, s standing) {
 	line("workers", workers)
 	ready := fmt.Sprintf("%s%s", about, short(float64(s.Ready)))
 	if s.Ready > 0 {
-		ready += fmt.Sprintf(", the oldest for %s; %s", age(seconds(s.Oldest)), direction(s.Trend))
+		ready += fmt.Sprintf(", the oldest for %s; %s", human.Age(seconds(s.Oldest)), direction(s.Trend))
 	}
 	line("ready", ready)
 	aboutDead := about

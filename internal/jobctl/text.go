@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/width"
+
+	"github.com/jobgen-go/jobgen/internal/human"
 )
 
 // plain tells whether a rune may go to a terminal as it is. U+FFFD may not: it stands for a byte that could not be
@@ -262,24 +264,6 @@ func (c *cli) width() int {
 
 func (c *cli) time(t time.Time) string { return t.In(c.Zone).Format("2006-01-02 15:04:05 -07:00") }
 
-// age is a duration in two units at most.
-func age(d time.Duration) string {
-	const day = 24 * time.Hour
-	switch d = max(d, 0); {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < 10*time.Minute:
-		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < day:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
-	case d < 100*day:
-		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
-	}
-	return fmt.Sprintf("%dd", d/day)
-}
-
 // took is how long an attempt ran.
 func took(d time.Duration) string {
 	switch {
@@ -290,22 +274,5 @@ func took(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
 	}
-	return age(d)
-}
-
-// count is a number with its noun.
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
-// number is a count with its thousands set apart.
-func number(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return human.Age(d)
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/jobgen-go/jobgen/internal/human"
 )
 
 // watchTimeout is how long a look may take before it counts as an error.
@@ -97,7 +99,7 @@ func watch[T any](ctx context.Context, c *cli, w watching[T]) error {
 					answers <- answer{picture, err}
 				}()
 			case screen && answers != nil && time.Since(asked) >= 2*w.every:
-				text := fmt.Sprintf("no answer for %s", age(time.Since(asked)))
+				text := fmt.Sprintf("no answer for %s", human.Age(time.Since(asked)))
 				if down != nil {
 					text = down.text
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/jobgen-go/jobgen/internal/human"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 )
 
@@ -196,24 +197,24 @@ func (c *cli) listWorkers(ctx context.Context, op postgres.Operator, all bool) e
 		where := fmt.Sprintf("worker %s (%s, pid %d)", w.ID.String()[:short], w.Host, w.PID)
 		switch w.State {
 		case "late":
-			c.note("%s is late: no heartbeat for %s; if none comes within %s, its jobs go to others", where, age(now.Sub(w.BeatAt)), age(w.LeaseUntil.Sub(now)))
+			c.note("%s is late: no heartbeat for %s; if none comes within %s, its jobs go to others", where, human.Age(now.Sub(w.BeatAt)), human.Age(w.LeaseUntil.Sub(now)))
 		case "expired":
-			c.note("%s has not been heard of for %s: its lease has run out, and a live worker is about to take its jobs back", where, age(now.Sub(w.BeatAt)))
+			c.note("%s has not been heard of for %s: its lease has run out, and a live worker is about to take its jobs back", where, human.Age(now.Sub(w.BeatAt)))
 		case "lost":
 			if w.Holds != nil && *w.Holds > 0 {
-				c.note("%s is lost, and %s not been taken back yet: a live worker does it within seconds", where, count(*w.Holds, "job has", "jobs have"))
+				c.note("%s is lost, and %s not been taken back yet: a live worker does it within seconds", where, human.Count(*w.Holds, "job has", "jobs have"))
 			}
 			continue
 		}
 		if w.Stuck > 0 {
-			c.note(`%s has %s that ignore their ended context and keep their slots; its log says which ("a handler ignores its context", with the stack)`, where, count(w.Stuck, "handler", "handlers"))
+			c.note(`%s has %s that ignore their ended context and keep their slots; its log says which ("a handler ignores its context", with the stack)`, where, human.Count(w.Stuck, "handler", "handlers"))
 		}
 	}
 	if slow {
 		c.noteSlow()
 	}
 	if hidden > 0 {
-		c.note("%s lost more than an hour ago: --all shows them", count(hidden, "more was", "more were"))
+		c.note("%s lost more than an hour ago: --all shows them", human.Count(hidden, "more was", "more were"))
 	}
 	if live == 0 {
 		return findingf("no worker is alive: nothing is claimed, and no schedule ticks")
@@ -260,16 +261,16 @@ func (c *cli) writeWorkers(w io.Writer, workers []workerJSON, short int, now tim
 		{title: "HOLDS", spare: 3}, {title: "OLDEST", min: 12}, {title: "BUILD", min: 8, spare: 4},
 	}
 	for _, x := range workers {
-		state, up, stuck := x.State, age(now.Sub(x.StartedAt)), ""
+		state, up, stuck := x.State, human.Age(now.Sub(x.StartedAt)), ""
 		if x.LostAt != nil {
-			state, up = "lost "+age(now.Sub(*x.LostAt))+" ago", ""
+			state, up = "lost "+human.Age(now.Sub(*x.LostAt))+" ago", ""
 		}
 		if x.Stuck > 0 {
 			stuck = strconv.Itoa(x.Stuck)
 		}
 		oldest := ""
 		if x.Oldest != nil {
-			oldest = age(now.Sub(x.Oldest.Since)) + " " + escape(x.Oldest.Kind)
+			oldest = human.Age(now.Sub(x.Oldest.Since)) + " " + escape(x.Oldest.Kind)
 		}
 		for i, cell := range []string{
 			x.ID.String()[:short], state, escape(x.Host), strconv.Itoa(x.PID), up, x.busy(), stuck, x.held(), oldest, escape(x.Build),
@@ -409,21 +410,21 @@ func (c *cli) writeWorker(out io.Writer, w *workerJSON, now time.Time) {
 	lease := w.LeaseUntil.Sub(w.BeatAt)
 	switch where := fmt.Sprintf("on %s, pid %d", escape(w.Host), w.PID); w.State {
 	case "lost":
-		fmt.Fprintf(out, "worker %s was lost %s ago: no heartbeat within its lease of %s; it was %s\n", w.ID, age(now.Sub(*w.LostAt)), age(lease), where)
+		fmt.Fprintf(out, "worker %s was lost %s ago: no heartbeat within its lease of %s; it was %s\n", w.ID, human.Age(now.Sub(*w.LostAt)), human.Age(lease), where)
 	case "alive":
 		fmt.Fprintf(out, "worker %s is alive, %s\n", w.ID, where)
 	default:
-		fmt.Fprintf(out, "worker %s is %s: no heartbeat for %s, and its lease is %s; it is %s\n", w.ID, w.State, age(now.Sub(w.BeatAt)), age(lease), where)
+		fmt.Fprintf(out, "worker %s is %s: no heartbeat for %s, and its lease is %s; it is %s\n", w.ID, w.State, human.Age(now.Sub(w.BeatAt)), human.Age(lease), where)
 	}
 	fmt.Fprintln(out)
 	field := func(name, format string, args ...any) {
 		fmt.Fprintf(out, "%-11s %s\n", name, escape(fmt.Sprintf(format, args...)))
 	}
-	ago := func(t time.Time) string { return fmt.Sprintf("%s (%s ago)", c.time(t), age(now.Sub(t))) }
+	ago := func(t time.Time) string { return fmt.Sprintf("%s (%s ago)", c.time(t), human.Age(now.Sub(t))) }
 	field("started", "%s", ago(w.StartedAt))
 	field("heartbeat", "%s", ago(w.BeatAt))
 	if w.State == "alive" || w.State == "late" {
-		field("lease", "%s, %s left", age(lease), age(w.LeaseUntil.Sub(now)))
+		field("lease", "%s, %s left", human.Age(lease), human.Age(w.LeaseUntil.Sub(now)))
 	}
 	field("build", "%s", w.Build)
 	if w.Pooled != nil {
@@ -436,7 +437,7 @@ func (c *cli) writeWorker(out io.Writer, w *workerJSON, now time.Time) {
 		field("slots", "%d of %d busy at its last heartbeat", *w.Running, *w.Slots)
 	}
 	if w.Stuck > 0 {
-		field("stuck", `%s; its log says which ("a handler ignores its context", with the stack)`, count(w.Stuck, "handler", "handlers"))
+		field("stuck", `%s; its log says which ("a handler ignores its context", with the stack)`, human.Count(w.Stuck, "handler", "handlers"))
 	}
 	field("queues", "%s", strings.Join(w.Queues, ", "))
 	if w.Jobs != nil {
@@ -481,7 +482,7 @@ func (c *cli) writeHeld(out io.Writer, w *workerJSON, now time.Time) {
 	for _, j := range *w.Jobs {
 		ran := now.Sub(j.Since)
 		for i, cell := range []string{
-			strconv.FormatInt(j.ID, 10), escape(j.Kind), escape(j.Queue), fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), age(ran), w.heldNote(j, ran),
+			strconv.FormatInt(j.ID, 10), escape(j.Kind), escape(j.Queue), fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), human.Age(ran), w.heldNote(j, ran),
 		} {
 			table[i].cells = append(table[i].cells, cell)
 		}
