@@ -194,7 +194,7 @@ func TestClocksThatDisagreeAreFound(t *testing.T) {
 	p.healthy("clocks")
 	p.hire("skew_us = -90000000, host = 'late-1'")
 	p.hire("skew_us = 3000000, host = 'early-1'")
-	p.finds("clocks", doctor.Warning, "Clocks of workers are wrong", "late-1", "1m0s behind the database's", "early-1", "3s ahead of the database's")
+	p.finds("clocks", doctor.Warning, "Clocks of workers are wrong", "late-1", "1m30s behind the database's", "early-1", "3s ahead of the database's")
 	p.exec("DELETE FROM jobgen.workers")
 	p.hire("beat_at = clock_timestamp() + interval '1 hour'") // by a clock that has been set back since
 	p.finds("clocks", doctor.Warning, "The database's clock has gone back", "the last heartbeat of a worker is 59m in the future")
