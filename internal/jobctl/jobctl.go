@@ -90,18 +90,18 @@ func Main(ctx context.Context, args []string, env Env) int {
 		return int(code)
 	case errors.As(err, &f):
 		if f.text != "" {
-			fmt.Fprintln(env.Stderr, "jobctl:", oneLine(f.text))
+			c.say("jobctl: " + f.text)
 		}
 		return max(f.code, exitFindings)
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		fmt.Fprintln(env.Stderr, "jobctl: interrupted")
+		c.say("jobctl: interrupted")
 		return exitFindings
 	case errors.As(err, &d):
-		fmt.Fprintln(env.Stderr, "jobctl:", oneLine(d.Error()))
+		c.say("jobctl: " + d.Error())
 		return exitDatabase
 	}
 	// The rest is from cobra, which has no type for it, or from a command that found its arguments wrong.
-	fmt.Fprintf(env.Stderr, "jobctl: %s; see `%s --help`\n", oneLine(err.Error()), cmd.CommandPath())
+	c.say(fmt.Sprintf("jobctl: %s; see `%s --help`", err, cmd.CommandPath()))
 	return exitUsage
 }
 
@@ -217,8 +217,16 @@ func (c *cli) print(v any, text func(w io.Writer)) error {
 }
 
 // note tells a person something beside the output.
-func (c *cli) note(format string, args ...any) {
-	fmt.Fprintln(c.Stderr, escape(fmt.Sprintf(format, args...)))
+func (c *cli) note(format string, args ...any) { c.say(fmt.Sprintf(format, args...)) }
+
+// say writes a text to Stderr: for a program on one line, for a terminal on as many as it takes.
+func (c *cli) say(text string) {
+	if !c.Progress {
+		fmt.Fprintln(c.Stderr, oneLine(text))
+		return
+	}
+	width := c.width()
+	writeWords(c.Stderr, width, "", "  ", "", unbroken(strings.Fields(escape(text)), width-2))
 }
 
 // Check tells whether a command line names a command and flags that there are, whose values may be: a page that shows it is right. It

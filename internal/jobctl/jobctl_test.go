@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -344,3 +345,25 @@ func withDatabase(t *testing.T, connection, name string) string {
 }
 
 func id(n int64) string { return fmt.Sprint(n) }
+
+// On a terminal, what is said beside the output fits, and a command that is to be pasted stays whole if it can; for a program it is one line.
+func TestNotesFitATerminal(t *testing.T) {
+	t.Parallel()
+	q := open(t)
+	q.exec("INSERT INTO jobgen.schedules (kind, name, cron, zone, missed, next_at) VALUES ('k', 'n', '0 * * * *', 'UTC', 'once', now() - interval '3 hours')")
+	env := q.env
+	long := 0
+	for line := range strings.Lines(run(t, t.Context(), env, "schedules").err) {
+		long = max(long, len(line))
+	}
+	env.Progress, env.Width = true, 60
+	o := run(t, t.Context(), env, "schedules")
+	for line := range strings.Lines(o.err) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 60 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if long < 100 || !strings.Contains(o.err, "`jobctl doctor`") {
+		t.Errorf("the longest line of a pipe has %d bytes; on a terminal:\n%s", long, o.err)
+	}
+}
