@@ -365,13 +365,13 @@ func (q *Queries) DoctorHeads(ctx context.Context, n int32) ([]DoctorHeadsRow, e
 
 const doctorHorizon = `-- name: DoctorHorizon :many
 SELECT a.pid::int AS pid, coalesce(a.usename, '')::text AS role, coalesce(a.application_name, '')::text AS application,
-       coalesce(a.state, '')::text AS state, coalesce(a.backend_type, '')::text AS backend, coalesce(host(a.client_addr), '')::text AS address,
+       coalesce(a.state, '')::text AS state, (a.backend_type = 'walsender' AND a.datid IS NULL)::bool AS standby, coalesce(host(a.client_addr), '')::text AS address,
        greatest(coalesce(age(a.backend_xmin), 0), coalesce(age(a.backend_xid), 0))::bigint AS age,
        coalesce((extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint, 0)::bigint AS open_us,
        left(coalesce(a.query, ''), 300)::text AS query
 FROM pg_catalog.pg_stat_activity a
 WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) AND a.pid <> pg_backend_pid()
-  AND (a.datname = current_database() OR a.backend_type = 'walsender')
+  AND (a.datname = current_database() OR a.datid IS NULL AND a.backend_type = 'walsender')
   AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_vacuum v WHERE v.pid = a.pid)
 ORDER BY open_us DESC, age DESC
@@ -383,7 +383,7 @@ type DoctorHorizonRow struct {
 	Role        string
 	Application string
 	State       string
-	Backend     string
+	Standby     bool
 	Address     string
 	Age         int64
 	OpenUs      int64
@@ -391,7 +391,8 @@ type DoctorHorizonRow struct {
 }
 
 // DoctorHorizon lists the sessions that keep dead rows of this database from being removed, by a snapshot or by a transaction
-// that has written. A vacuum keeps nothing. walsender: a standby with hot_standby_feedback, and no slot for it.
+// that has written. A vacuum keeps nothing. A walsender without a database: a standby with hot_standby_feedback, and no slot for
+// it; one with a database: the first copy of a table for a subscription.
 func (q *Queries) DoctorHorizon(ctx context.Context) ([]DoctorHorizonRow, error) {
 	rows, err := q.db.Query(ctx, doctorHorizon)
 	if err != nil {
@@ -406,7 +407,7 @@ func (q *Queries) DoctorHorizon(ctx context.Context) ([]DoctorHorizonRow, error)
 			&i.Role,
 			&i.Application,
 			&i.State,
-			&i.Backend,
+			&i.Standby,
 			&i.Address,
 			&i.Age,
 			&i.OpenUs,
@@ -1099,22 +1100,28 @@ func (q *Queries) DoctorSettings(ctx context.Context, names []string) ([]DoctorS
 const doctorSlots = `-- name: DoctorSlots :many
 SELECT s.slot_name::text AS name, s.slot_type::text AS type, s.active::bool AS active, coalesce(age(s.xmin), 0)::bigint AS age,
        coalesce(age(s.catalog_xmin), 0)::bigint AS catalog_age, coalesce(s.wal_status, '')::text AS wal_status,
-       (CASE WHEN pg_is_in_recovery() OR s.restart_lsn IS NULL THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END)::bigint AS kept
-FROM pg_catalog.pg_replication_slots s WHERE NOT s.temporary
+       (CASE WHEN pg_is_in_recovery() OR s.restart_lsn IS NULL THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END)::bigint AS kept,
+       coalesce(s.active_pid, 0)::int AS pid, coalesce(r.application_name, '')::text AS application, coalesce(host(r.client_addr), '')::text AS address
+FROM pg_catalog.pg_replication_slots s LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
+WHERE NOT s.temporary OR s.xmin IS NOT NULL
 ORDER BY s.slot_name
 `
 
 type DoctorSlotsRow struct {
-	Name       string
-	Type       string
-	Active     bool
-	Age        int64
-	CatalogAge int64
-	WalStatus  string
-	Kept       int64
+	Name        string
+	Type        string
+	Active      bool
+	Age         int64
+	CatalogAge  int64
+	WalStatus   string
+	Kept        int64
+	Pid         int32
+	Application string
+	Address     string
 }
 
-// DoctorSlots lists replication slots. xmin keeps dead rows of all tables (a standby's feedback), catalog_xmin those of catalogs.
+// DoctorSlots lists replication slots, and who uses them. xmin keeps dead rows of all tables (a standby's feedback), catalog_xmin
+// those of catalogs. A temporary slot goes with its session, so only what it keeps meanwhile is of interest: a standby may have one.
 func (q *Queries) DoctorSlots(ctx context.Context) ([]DoctorSlotsRow, error) {
 	rows, err := q.db.Query(ctx, doctorSlots)
 	if err != nil {
@@ -1132,6 +1139,9 @@ func (q *Queries) DoctorSlots(ctx context.Context) ([]DoctorSlotsRow, error) {
 			&i.CatalogAge,
 			&i.WalStatus,
 			&i.Kept,
+			&i.Pid,
+			&i.Application,
+			&i.Address,
 		); err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ FROM (
   SELECT 'session' AS holder, greatest(age(a.backend_xmin), age(a.backend_xid)) AS transactions,
          extract(epoch FROM clock_timestamp() - a.xact_start) AS seconds, a.backend_xmin::text AS xmin
   FROM pg_catalog.pg_stat_activity a
-  WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type NOT IN ('walsender', 'autovacuum worker')
+  WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type <> 'autovacuum worker'
     AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
   UNION ALL
   SELECT 'prepared', age(p.transaction), extract(epoch FROM clock_timestamp() - p.prepared), p.transaction::text
@@ -24,7 +24,8 @@ FROM (
   UNION ALL
   SELECT 'slot', age(s.xmin), NULL, s.xmin::text FROM pg_catalog.pg_replication_slots s WHERE s.xmin IS NOT NULL
   UNION ALL
-  SELECT 'standby', age(r.backend_xmin), NULL, r.backend_xmin::text FROM pg_catalog.pg_stat_replication r WHERE r.backend_xmin IS NOT NULL
+  SELECT 'standby', age(a.backend_xmin), NULL, a.backend_xmin::text FROM pg_catalog.pg_stat_activity a
+  WHERE a.backend_type = 'walsender' AND a.datid IS NULL AND a.backend_xmin IS NOT NULL
 ) h
 GROUP BY h.holder
 `
@@ -38,7 +39,7 @@ type MetricsHorizonRow struct {
 
 // MetricsHorizon tells for each sort of holder the oldest snapshot that keeps VACUUM from removing dead rows of this database: in
 // transactions, and in seconds where the server knows. Slots and standbys have no time; xmin is the oldest one's, by which a
-// reader can tell whether it moves.
+// reader can tell whether it moves. A walsender that has a database copies a table for a subscription, as a session does.
 func (q *Queries) MetricsHorizon(ctx context.Context) ([]MetricsHorizonRow, error) {
 	rows, err := q.db.Query(ctx, metricsHorizon)
 	if err != nil {

@@ -233,3 +233,17 @@ func (p *patient) as(role string) *pgxpool.Pool {
 	p.Cleanup(pool.Close)
 	return pool
 }
+
+// holders are those of the metric jobgen_horizon_age, in transactions.
+func (p *patient) holders() map[string]int64 {
+	p.Helper()
+	rows, err := postgres.Operator{Pool: p.pool}.MeasureHorizon(p.Context())
+	if err != nil {
+		p.Fatal(err)
+	}
+	holders := map[string]int64{}
+	for _, r := range rows {
+		holders[r.Holder] = r.Transactions
+	}
+	return holders
+}

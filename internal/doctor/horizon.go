@@ -40,12 +40,10 @@ func (v *visit) horizon() error {
 		return Warning
 	}
 	for _, s := range sessions {
-		if s.Backend == "walsender" {
+		if s.Standby {
 			if s.Age >= v.limits.SlotAge {
-				v.find(severity(true), "A standby keeps dead rows from being removed").
-					saw("standby %s at %s (pid %d): its oldest snapshot is %s old", s.Application, s.Address, s.Pid, human.Count(s.Age, "transaction", "transactions")).saw("%s", rows).so(so).
-					sql("On the standby: find the long query, and end it.", "SELECT pid, xact_start, left(query, 60) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 5;").
-					sql("Or, on the standby, no feedback: its long queries may then be cancelled.", "ALTER SYSTEM SET hot_standby_feedback = off;\nSELECT pg_reload_conf();")
+				feedback(v.find(severity(true), "A standby keeps dead rows from being removed").
+					saw("%s: its oldest snapshot is %s old", standby(s.Application, s.Address, s.Pid), human.Count(s.Age, "transaction", "transactions")).saw("%s", rows).so(so))
 			}
 			continue
 		}
@@ -83,6 +81,22 @@ func (v *visit) horizon() error {
 	return nil
 }
 
+// standby names one by what the primary knows of it.
+func standby(application, address string, pid int32) string {
+	if address == "" {
+		address = "this machine" // it came through a socket
+	}
+	return fmt.Sprintf("standby %s at %s (walsender pid %d)", application, address, pid)
+}
+
+// feedback says what to do about a standby's snapshot: the session that has it is not on this server.
+func feedback(f draft) draft {
+	return f.sql("On the standby, or on one behind it: find the session with the oldest snapshot; pg_terminate_backend(pid) there ends it, and its query is lost.",
+		"SELECT pid, usename, application_name, state, xact_start, left(query, 60) FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() ORDER BY age(backend_xmin) DESC LIMIT 5;").
+		sql("Or, on the standby, no feedback: a query there that needs rows which a vacuum has removed then holds up replay, and is cancelled after max_standby_streaming_delay.",
+			"ALTER SYSTEM SET hot_standby_feedback = off;\nSELECT pg_reload_conf();")
+}
+
 func (v *visit) slots(rows string, severity Severity) error {
 	slots, err := v.q.DoctorSlots(v.ctx)
 	if err != nil {
@@ -100,12 +114,18 @@ func (v *visit) slots(rows string, severity Severity) error {
 			}
 			return f.sql("If its consumer is gone for good; one that comes back has to be set up anew.", "SELECT pg_drop_replication_slot("+literal(s.Name)+");")
 		}
+		// A physical slot's xmin is what its standby asks for, which may have replayed everything.
+		hold := drop
+		if s.Active && s.Type == "physical" {
+			saw += " by " + standby(s.Application, s.Address, s.Pid)
+			hold = feedback
+		}
 		switch {
 		case s.WalStatus == "lost":
 			drop(v.find(Note, "A replication slot is of no use any more").saw("%s: WAL that it needs has been removed", saw).
 				so("Its consumer cannot go on from it."))
 		case s.Age >= least && s.Age > 0:
-			drop(v.find(severity, "A replication slot keeps dead rows from being removed").saw("%s", saw).
+			hold(v.find(severity, "A replication slot keeps dead rows from being removed").saw("%s", saw).
 				saw("its oldest snapshot (xmin) is %s old", human.Count(s.Age, "transaction", "transactions")).saw("%s", rows).saw("it keeps %s of WAL", human.Bytes(s.Kept)).
 				so("Vacuum can remove no row that has ended since: the tables grow by each job that finishes, and claims get dearer, until the slot moves on or goes."))
 		case s.Kept >= v.limits.SlotWAL && !s.Active || s.Kept >= 20*v.limits.SlotWAL:

@@ -84,6 +84,19 @@ func TestReplicationSlotsAndPreparedTransactionsAreFoundAndRemoved(t *testing.T)
 		f := p.finds("horizon", doctor.Warning, `E'it''s \\ "odd"\U0000000a'`, "prepared", "ROLLBACK PREPARED", "COMMIT PREPARED", "locks")
 		p.cured(f)
 	})
+	t.Run("the first copy of a table for a subscription", func(t *testing.T) {
+		c := p.session("replication", "database", "application_name", "copier")
+		p.on(c, "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
+		p.on(c, "CREATE_REPLICATION_SLOT copying TEMPORARY LOGICAL pgoutput USE_SNAPSHOT")
+		p.limits.Old = 0
+		f := p.finds("horizon", doctor.Warning, "A session keeps dead rows", "copier, idle in transaction")
+		kept := p.holders()
+		if _, is := kept["session"]; !is || len(kept) != 1 {
+			t.Errorf("the metric says %v", kept)
+		}
+		p.cured(f)
+		p.limits.Old = doctor.Default.Old
+	})
 	t.Run("a slot that nobody uses", func(t *testing.T) {
 		p.exec("SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
 		p.healthy("horizon")
