@@ -346,13 +346,16 @@ func (s *soloist) play(ctx context.Context) {
 	s.next = now().add(since(begin))
 }
 
-// empty waits until this process holds nothing and runs nothing, for at most d, or for ever if d is 0.
+// empty waits until this process holds nothing and runs nothing, for at most d, or for ever if d is 0. What was claimed by statements
+// whose answers were lost need not wait for that.
 func (s *soloist) empty(ctx context.Context, d time.Duration) bool {
 	if d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
 	for {
 		if running, _, holds := s.worker.ledger.counts(); running == 0 && holds == 0 {
 			return true
@@ -361,6 +364,8 @@ func (s *soloist) empty(ctx context.Context, d time.Duration) bool {
 		case <-ctx.Done():
 			return false
 		case <-s.worker.ledger.room:
+		case <-look.C:
+			s.unseen.giveBack(ctx)
 		}
 	}
 }

@@ -244,7 +244,7 @@ func (l *ledger) start(base context.Context, done *hold) *hold {
 	if done != nil {
 		l.free(done)
 	}
-	if yields := l.wanted && l.lockers == 0; l.closed || len(l.waiting) == 0 || yields || l.runners+l.lockers > l.slots {
+	if yields := l.wanted && l.lockers == 0 && !l.alone; l.closed || len(l.waiting) == 0 || yields || l.runners+l.lockers > l.slots {
 		l.runners--
 		poke(l.room)
 		return nil

@@ -424,3 +424,30 @@ func TestErrorTextIsStorableAndSaysSomething(t *testing.T) {
 		t.Errorf("a megabyte became %d bytes, %q to %q", len(got), got[:5], got[len(got)-3:])
 	}
 }
+
+// A locker that was refused a slot gets none while a suspect is to run alone, so no runner makes room for it: the suspect would wait for
+// ever, and the claim loop for it.
+func TestG8ASuspectStartsAlthoughALockerWasRefusedASlot(t *testing.T) {
+	t.Parallel()
+	me := uuid.New()
+	l := newLedger(1)
+	l.own(me, nil)
+	l.setLocks(4, true)
+	l.add(me, held(me, 1, 1))
+	first := l.start(t.Context(), nil)
+	if l.seat(false) {
+		t.Fatal("a locker has a slot that a runner has")
+	}
+	l.setAlone(true)
+	l.returned(first)
+	l.settle(first)
+	if next := l.start(t.Context(), first); next != nil {
+		t.Fatalf("%+v starts", next)
+	}
+	if runners, _ := l.add(me, held(me, 2, 1)); runners != 1 {
+		t.Fatalf("%d runners, want 1", runners)
+	}
+	if l.start(t.Context(), nil) == nil {
+		t.Error("the suspect does not start")
+	}
+}
