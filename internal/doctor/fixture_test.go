@@ -26,9 +26,19 @@ type patient struct {
 	limits doctor.Limits
 }
 
+// century is longer than a release of Postgres lasts.
+const century = 100 * 365 * 24 * time.Hour
+
+// limits are jobctl's, but on a server of any age.
+func limits() doctor.Limits {
+	l := doctor.Default
+	l.Unfixed = century
+	return l
+}
+
 func admit(t *testing.T) *patient {
 	t.Helper()
-	return &patient{t, jobtest.DB(t), doctor.Default}
+	return &patient{t, jobtest.DB(t), limits()}
 }
 
 // alone is a server of the test's own.
@@ -51,7 +61,7 @@ func alone(t *testing.T, settings map[string]string) *patient {
 	if _, err := postgres.Migrate(t.Context(), pool, func(error) {}); err != nil {
 		t.Fatal(err)
 	}
-	return &patient{t, pool, doctor.Default}
+	return &patient{t, pool, limits()}
 }
 
 func (p *patient) exec(sql string, args ...any) {

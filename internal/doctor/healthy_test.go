@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/jobgen-go/jobgen/internal/doctor"
 	"github.com/jobgen-go/jobgen/internal/pgserver"
 	"github.com/jobgen-go/jobgen/internal/postgres"
 	"github.com/jobgen-go/jobgen/jobs"
@@ -37,7 +36,7 @@ func durable(t *testing.T) *patient {
 	if _, err := postgres.Migrate(t.Context(), pool, func(error) {}); err != nil {
 		t.Fatal(err)
 	}
-	return &patient{t, pool, doctor.Default}
+	return &patient{t, pool, limits()}
 }
 
 func TestAnEmptyDatabaseIsHealthyRightAfterItsMigration(t *testing.T) {

@@ -38,6 +38,7 @@ type Limits struct {
 	Notify      float64 // share of the queue of notifications
 	NotifyFull  float64
 	Skew        time.Duration
+	Unfixed     time.Duration // the server runs on after the last release of its major version
 	Deadlocks   float64       // a day
 	Checkpoints time.Duration // for which they have been counted: a start, or a test that makes databases, asks for many
 	Keep        time.Duration

@@ -426,7 +426,7 @@ func (v *visit) serverVersion() error {
 	switch {
 	case major < 14:
 		v.find(Critical, "The server is too old").saw("PostgreSQL %s", v.server.VersionName).so("jobgen needs 14 or later.").do("Upgrade the server (pg_upgrade).")
-	case known && v.server.DbNow.After(end):
+	case known && v.server.DbNow.Sub(end) > v.limits.Unfixed:
 		v.find(Note, "The server gets no more fixes").saw("PostgreSQL %s; the last release of %d was on %s", v.server.VersionName, major, end.Format(time.DateOnly)).
 			so("Faults that are found from now on stay in it.").do("Upgrade the server (pg_upgrade).")
 	}

@@ -209,6 +209,14 @@ func TestWorkersBehindAPoolerAreANote(t *testing.T) {
 	p.finds("pooler", doctor.Note, "behind a transaction pooler", "1 worker", "polls")
 }
 
+func TestAServerThatGetsNoMoreFixesIsANote(t *testing.T) {
+	t.Parallel()
+	p := admit(t)
+	p.healthy("server")
+	p.limits.Unfixed = -century // all have had their last release
+	p.finds("server", doctor.Note, "The server gets no more fixes", "the last release of", "Upgrade")
+}
+
 func TestDeadlocksAndFrequentCheckpointsAreNotes(t *testing.T) {
 	t.Parallel()
 	p := alone(t, nil)
@@ -217,11 +225,15 @@ func TestDeadlocksAndFrequentCheckpointsAreNotes(t *testing.T) {
 		p.exec("CREATE TEMP TABLE IF NOT EXISTS t (i int)")
 		p.exec("CHECKPOINT")
 	}
-	p.until("SELECT checkpoints_req > 20 FROM pg_stat_bgwriter")
+	count, reset := "SELECT checkpoints_req > 20 FROM pg_stat_bgwriter", "SELECT pg_stat_reset_shared('bgwriter')"
+	if value[int](p, "SELECT current_setting('server_version_num')::int") >= 170_000 {
+		count, reset = "SELECT num_requested > 20 FROM pg_stat_checkpointer", "SELECT pg_stat_reset_shared('checkpointer')"
+	}
+	p.until(count)
 	p.healthy("server") // they have not been counted for long
 	p.limits.Checkpoints = 0
 	p.finds("server", doctor.Note, "Checkpoints come too often", "max_wal_size = '")
-	p.exec("SELECT pg_stat_reset_shared('bgwriter')")
+	p.exec(reset)
 	p.limits.Deadlocks = 0.1
 	p.wait(2, "q", "k", 1, "0")
 	a, b := p.session("deadlock_timeout", "10ms"), p.session("deadlock_timeout", "10ms")

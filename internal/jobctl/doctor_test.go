@@ -3,17 +3,18 @@ package jobctl_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jobgen-go/jobgen/internal/doctor"
 )
 
-// unhurt are all checks but that of settings: the server of tests does not flush.
+// unhurt are all checks but that of settings, as the server of tests does not flush, and that of the server's version, which may be old.
 func unhurt() string {
 	var names []string
 	for _, n := range doctor.Names() {
-		if n.Check != "settings" {
+		if n.Check != "settings" && n.Check != "server" {
 			names = append(names, n.Check)
 		}
 	}
@@ -23,12 +24,13 @@ func unhurt() string {
 func TestDoctorOnAHealthyQueueListsWhatWasChecked(t *testing.T) {
 	t.Parallel()
 	q := open(t)
+	checks := strings.Split(unhurt(), ",")
 	for _, width := range []int{60, 80, 200} {
 		env := q.env
 		env.Width = width
 		o := q.ctlIn(env, "doctor", "--only", unhurt()).want(0, "healthy; PostgreSQL").clean(width)
 		for _, n := range doctor.Names() {
-			if n.Check != "settings" && (!strings.Contains(o.out, "\n"+n.Check+" ") || width == 200 && !strings.Contains(o.out, n.Asks)) {
+			if slices.Contains(checks, n.Check) && (!strings.Contains(o.out, "\n"+n.Check+" ") || width == 200 && !strings.Contains(o.out, n.Asks)) {
 				t.Errorf("%s is not in:\n%s", n.Check, o.out)
 			}
 		}
@@ -42,7 +44,7 @@ func TestDoctorOnAHealthyQueueListsWhatWasChecked(t *testing.T) {
 		Healthy  []doctor.Checked
 	}
 	q.ctl("doctor", "--json", "--only", unhurt()).want(0).clean(0).decode(&v)
-	if v.Summary.Healthy != len(doctor.Names())-1 || len(v.Healthy) != v.Summary.Healthy || v.Findings == nil {
+	if v.Summary.Healthy != len(checks) || len(v.Healthy) != v.Summary.Healthy || v.Findings == nil {
 		t.Errorf("%+v", v)
 	}
 }
