@@ -418,6 +418,16 @@ func (d *demo) killOne(ctx context.Context, both bool) error {
 	if i < 0 {
 		return nil
 	}
+	// Jobs are short: locked, those of this moment are not done before the process is gone.
+	tx, err := d.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	locked, err := tx.Exec(ctx, `SELECT FROM jobgen.jobs WHERE worker_id = $1 FOR UPDATE SKIP LOCKED`, victim.worker)
+	if err != nil || locked.RowsAffected() == 0 {
+		return err
+	}
 	k := kill{process: d.fleet[i], worker: victim.worker, at: time.Now()}
 	if err := d.pool.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&k.by); err != nil {
 		return err
