@@ -164,33 +164,3 @@ func TestG8SuspectWhoseClaimWasNotAnsweredRuns(t *testing.T) {
 	eventually(t, soon, "the job ran", func() bool { return ran(t, pool, 1) })
 	drained(t, pool, soon)
 }
-
-// While a suspect runs, for however long, what was claimed by a statement whose answer was lost goes back all the same.
-func TestG8ALongSuspectKeepsNoLostClaim(t *testing.T) {
-	t.Parallel()
-	pool := database(t)
-	slow, network := proxied(t, pool)
-	suspect, other := kind("t.suspect"), kind("t.other")
-	started, gate := make(chan int, 10), make(chan bool)
-	start(t, slow, worker.Config{Lease: 2 * time.Second}, gated(started, gate, suspect, other))
-	defer close(gate)
-	eventually(t, soon, "the worker sleeps", func() bool { return asleep(t, pool) == 1 })
-	lost := network.On(statement("Claim"), 1, pgproxy.CutDuring)
-	looked := network.On(statement("Held"), 1, pgproxy.Hold)
-	known := network.On(statement("SuspectWaiting"), 1, pgproxy.Hold)
-	ref := enqueue(t, pool, other, task{N: 1})
-	receive(t, "the answer to the claim is lost", lost.Done())
-	receive(t, "it is looked for", looked.Done())
-	enqueue(t, pool, suspect, task{N: 2}, jobs.In(time.Hour))
-	execute(t, pool, `UPDATE jobgen.jobs SET crashes = 2, run_at = now() WHERE kind = 't.suspect'`)
-	receive(t, "the worker asks for suspects", known.Done())
-	next := network.On(statement("Signs"), 1, pgproxy.Hold)
-	known.Release()
-	receive(t, "it knows that there is one", next.Done())
-	next.Release()
-	looked.ReleaseInto(pgproxy.CutBefore)
-	if n := receive(t, "a job runs", started); n != 2 {
-		t.Fatalf("job %d runs first, want the suspect", n)
-	}
-	becomes(t, pool, ref.ID, "is back", func(r row) bool { return r.Status == "queued" })
-}
