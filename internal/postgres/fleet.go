@@ -92,7 +92,7 @@ func micro(us *int64) *time.Duration {
 	if us == nil {
 		return nil
 	}
-	d := time.Duration(*us) * time.Microsecond
+	d := microseconds(*us)
 	return &d
 }
 

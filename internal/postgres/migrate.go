@@ -237,7 +237,7 @@ func migratesToo(other gen.MigrationLockRow) error {
 		who += " (" + strings.Join(more, " at ") + ")"
 	}
 	if other.SinceUs > 0 {
-		who += fmt.Sprintf(", for %s", (time.Duration(other.SinceUs) * time.Microsecond).Round(time.Second))
+		who += fmt.Sprintf(", for %s", microseconds(other.SinceUs).Round(time.Second))
 	}
 	return fmt.Errorf("another process migrates: %s; waiting until it has ended", who)
 }

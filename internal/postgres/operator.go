@@ -280,9 +280,10 @@ func orEmpty[T any](s []T) []T {
 	return s
 }
 
-func deref(s *string) string {
-	if s == nil {
-		return ""
+// deref gives the zero value for NULL.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
 	}
-	return *s
+	return v
 }

@@ -273,8 +273,8 @@ func (o Operator) Samples(ctx context.Context, since time.Duration) ([]Sample, e
 		}
 		if r.Ready != nil {
 			out[i].Level = &Level{
-				Queue: r.Queue, Kind: r.Kind, Ready: *r.Ready, Scheduled: zero(r.Scheduled), Running: zero(r.Running), Dead: zero(r.Dead),
-				Oldest: microseconds(zero(r.OldestUs)),
+				Queue: r.Queue, Kind: r.Kind, Ready: *r.Ready, Scheduled: deref(r.Scheduled), Running: deref(r.Running), Dead: deref(r.Dead),
+				Oldest: microseconds(deref(r.OldestUs)),
 			}
 		}
 	}
@@ -316,11 +316,4 @@ func (o Operator) Totals(ctx context.Context) ([]Sample, error) {
 		out = append(out, *s)
 	}
 	return out, nil
-}
-
-func zero(n *int64) int64 {
-	if n == nil {
-		return 0
-	}
-	return *n
 }

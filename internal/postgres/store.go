@@ -237,7 +237,7 @@ func (s *Store) NextDue(ctx context.Context, marks []engine.Mark, later bool, wi
 		arg.MarkAts, arg.MarkIds = append(arg.MarkAts, m.At), append(arg.MarkIds, m.ID)
 	}
 	us, err := s.q.NextDue(ctx, arg)
-	return time.Duration(us) * time.Microsecond, translate(err)
+	return microseconds(us), translate(err)
 }
 
 func (s *Store) Held(ctx context.Context, id uuid.UUID) (held []engine.Hold, spent []int64, err error) {
